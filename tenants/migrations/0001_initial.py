@@ -128,6 +128,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at'],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('destroyed_at__isnull', False), ('wrapped__isnull', True)), models.Q(('destroyed_at__isnull', True), ('wrapped__isnull', False)), _connector='OR'), name='content_key_destroyed')],
             },
         ),
         migrations.CreateModel(
@@ -156,6 +157,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-at'],
+                'indexes': [models.Index(fields=['at'], name='notification_by_time')],
             },
         ),
         migrations.CreateModel(
@@ -232,6 +234,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['name'],
+                'indexes': [models.Index(condition=models.Q(('pinned', True)), fields=['id'], name='adapter_pinned')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9][a-z0-9._-]{0,62}$')), name='adapter_name_form')],
             },
         ),
         migrations.CreateModel(
@@ -254,6 +258,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-number'],
+                'indexes': [models.Index(fields=['digest'], name='version_by_digest'), models.Index(condition=models.Q(('folder', ''), _negated=True), fields=['adapter'], include=('size_bytes',), name='version_sizes'), models.Index(fields=['adapter', 'state'], include=('number', 'created_at'), name='version_by_state')],
+                'constraints': [models.UniqueConstraint(fields=('adapter', 'number'), name='version_number_unique'), models.UniqueConstraint(fields=('adapter', 'digest'), name='version_digest_unique'), models.CheckConstraint(condition=models.Q(('number__gte', 1)), name='version_number_positive'), models.CheckConstraint(condition=models.Q(('digest__regex', '^[0-9a-f]{64}$')), name='version_digest_form'), models.CheckConstraint(condition=models.Q(('state__in', ['uploading', 'validating', 'probing', 'ready', 'rejected', 'archived'])), name='version_state_known')],
             },
         ),
         migrations.CreateModel(
@@ -269,6 +275,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'aliases',
                 'ordering': ['name'],
+                'constraints': [models.UniqueConstraint(fields=('adapter', 'name'), name='alias_name_unique'), models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9][a-z0-9._-]{0,62}$')), name='alias_name_form'), models.CheckConstraint(condition=models.Q(('name__regex', '^([0-9]+|[0-9a-f]{8,64})$'), _negated=True), name='alias_name_no_version')],
             },
         ),
         migrations.CreateModel(
@@ -291,6 +298,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('scopes__len__gt', 0), ('scopes__contained_by', ['inference', 'adapters:write', 'usage:read', 'admin'])), name='apikey_scopes_known'), models.CheckConstraint(condition=models.Q(('lane__in', ['interactive', 'batch'])), name='apikey_lane_known')],
             },
         ),
         migrations.CreateModel(
@@ -328,6 +336,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at', '-id'],
+                'indexes': [models.Index(condition=models.Q(('ended_at', None)), fields=['leased_until'], name='batches_to_run')],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('status__in', ['cancelled', 'completed', 'expired', 'failed'])), models.Q(models.Q(('status__in', ['cancelled', 'completed', 'expired', 'failed']), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='batch_ended_at_its_end'), models.UniqueConstraint(condition=models.Q(('idempotency_key', ''), _negated=True), fields=('key', 'idempotency_key'), name='batch_made_once'), models.CheckConstraint(condition=models.Q(('completed__lte', django.db.models.expressions.CombinedExpression(models.F('total'), '-', models.F('failed')))), name='batch_counts_its_lines')],
             },
         ),
         migrations.CreateModel(
@@ -359,6 +369,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('revoked_at__isnull', True)), fields=('name',), name='engine_credential_name_unique'), models.CheckConstraint(condition=models.Q(('name', ''), _negated=True), name='engine_credential_named')],
             },
         ),
         migrations.CreateModel(
@@ -417,6 +428,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at'],
+                'indexes': [models.Index(fields=['created_at'], name='answer_by_age')],
+                'constraints': [models.UniqueConstraint(fields=('key', 'name'), name='answer_unique')],
             },
         ),
         migrations.CreateModel(
@@ -445,6 +458,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['id'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('role__in', ['owner', 'admin', 'developer', 'viewer'])), name='membership_role_known')],
             },
         ),
         migrations.CreateModel(
@@ -461,6 +475,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-updated_at', '-id'],
+                'indexes': [models.Index(fields=['member', '-updated_at', '-id'], name='conversation_list')],
+                'constraints': [models.CheckConstraint(condition=django.db.models.lookups.LessThanOrEqual(models.Func(models.F('panes'), function='octet_length', output_field=models.IntegerField()), 524288), name='conversation_within_bounds')],
             },
         ),
         migrations.CreateModel(
@@ -483,6 +499,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-seen_at'],
+                'constraints': [models.UniqueConstraint(fields=('base_model', 'digest'), name='pool_revision_unique'), models.CheckConstraint(condition=models.Q(('standing__in', ['serving', 'waiting', 'withdrawn'])), name='pool_revision_standing_known')],
             },
         ),
         migrations.CreateModel(
@@ -500,6 +517,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-starts_at'],
+                'constraints': [models.UniqueConstraint(fields=('base_model', 'adapter', 'tier', 'starts_at'), name='price_unique', nulls_distinct=False), models.CheckConstraint(condition=models.Q(('tier__in', ['standard', 'batch'])), name='price_tier_known'), models.CheckConstraint(condition=models.Q(models.Q(('adapter__isnull', True), ('base_model__isnull', False)), models.Q(('adapter__isnull', False), ('base_model__isnull', True)), _connector='OR'), name='price_of_one_thing'), models.CheckConstraint(condition=models.Q(('cached_prompt__gte', 0), ('output__gte', 0), ('prompt__gte', 0), ('cached_prompt__lte', 1000000000000), ('output__lte', 1000000000000), ('prompt__lte', 1000000000000)), name='price_in_bounds'), models.CheckConstraint(condition=models.Q(('cached_prompt__lte', models.F('prompt'))), name='price_cached_not_dearer')],
             },
         ),
         migrations.CreateModel(
@@ -513,6 +531,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['name', 'id'],
+                'constraints': [models.UniqueConstraint(fields=('member', 'name'), name='prompt_set_once_per_name')],
             },
         ),
         migrations.CreateModel(
@@ -538,6 +557,8 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'quarantined entries',
                 'ordering': ['-id'],
+                'indexes': [models.Index(condition=models.Q(('status', 'open')), fields=['credential'], name='quarantine_open'), models.Index(fields=['journal'], name='quarantine_by_journal')],
+                'constraints': [models.UniqueConstraint(fields=('credential', 'key'), name='quarantined_once', nulls_distinct=False), models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('status', 'open')), models.Q(('decided_at__isnull', False), ('status__in', ['billed', 'dismissed'])), _connector='OR'), name='quarantine_decided')],
             },
         ),
         migrations.CreateModel(
@@ -552,6 +573,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['minute'],
+                'constraints': [models.UniqueConstraint(fields=('revision', 'minute'), name='revision_minute_unique')],
             },
         ),
         migrations.CreateModel(
@@ -578,6 +600,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ['running', 'paused'])), fields=('base_model',), name='rollout_one_open'), models.CheckConstraint(condition=models.Q(('weight__gte', 0), ('weight__lte', 100)), name='rollout_weight'), models.CheckConstraint(condition=models.Q(('state__in', ['running', 'paused', 'finished', 'aborted', 'rolled back'])), name='rollout_state_known'), models.CheckConstraint(condition=models.Q(models.Q(('ended_at', None), ('state__in', ['running', 'paused'])), models.Q(('ended_at__isnull', False), ('state__in', ['finished', 'aborted', 'rolled back'])), _connector='OR'), name='rollout_ended')],
             },
         ),
         migrations.CreateModel(
@@ -592,6 +615,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['name', 'id'],
+                'constraints': [models.UniqueConstraint(fields=('member', 'name'), name='saved_prompt_once_per_name')],
             },
         ),
         migrations.CreateModel(
@@ -604,6 +628,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['name'],
+                'constraints': [models.UniqueConstraint(fields=('member', 'name'), name='saved_view_once_per_name')],
             },
         ),
         migrations.CreateModel(
@@ -619,6 +644,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-at'],
+                'constraints': [models.UniqueConstraint(fields=('prompt_set', 'member', 'key'), name='set_run_once_per_key')],
             },
         ),
         migrations.CreateModel(
@@ -653,6 +679,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'indexes': [models.Index(condition=models.Q(('state', 'waiting')), fields=['due_at'], name='delivery_due')],
+                'constraints': [models.UniqueConstraint(fields=('notification', 'target', 'user'), name='delivery_once', nulls_distinct=False), models.CheckConstraint(condition=models.Q(('target__isnull', True), ('user__isnull', True), _connector='XOR'), name='delivery_to_one')],
             },
         ),
         migrations.CreateModel(
@@ -699,6 +727,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-at'],
+                'indexes': [models.Index(fields=['expires_at'], name='content_by_end')],
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'kind', 'name'), name='content_unique')],
             },
         ),
         migrations.CreateModel(
@@ -711,6 +741,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['tenant__slug'],
+                'constraints': [models.UniqueConstraint(fields=('rollout', 'tenant'), name='rollout_tenant_unique'), models.CheckConstraint(condition=models.Q(('turn__in', ['first', 'last'])), name='rollout_turn_known')],
             },
         ),
         migrations.CreateModel(
@@ -740,6 +771,7 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['tenant', 'at'],
                 'abstract': False,
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'at', 'key', 'version', 'adapter', 'base_model', 'outcome', 'code', 'limit_kind', 'limit_scope'), name='request_minute_unique', nulls_distinct=False)],
             },
         ),
         migrations.CreateModel(
@@ -769,6 +801,7 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['tenant', 'at'],
                 'abstract': False,
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'at', 'key', 'version', 'adapter', 'base_model', 'outcome', 'code', 'limit_kind', 'limit_scope'), name='request_hour_unique', nulls_distinct=False)],
             },
         ),
         migrations.CreateModel(
@@ -794,6 +827,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-started_at'],
+                'indexes': [models.Index(fields=['tenant', 'started_at'], name='refused_by_tenant'), models.Index(fields=['started_at'], name='refused_by_start')],
             },
         ),
         migrations.AddField(
@@ -811,6 +845,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['id'],
+                'constraints': [models.UniqueConstraint(fields=('user', 'tenant'), name='muted_once', nulls_distinct=False)],
             },
         ),
         migrations.AddField(
@@ -839,6 +874,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['id'],
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'key', 'adapter', 'author'), name='limits_once_per_author', nulls_distinct=False), models.CheckConstraint(condition=models.Q(('author__in', ['operator', 'tenant'])), name='limits_author_known'), models.CheckConstraint(condition=models.Q(('key__isnull', True), ('adapter__isnull', True), _connector='OR'), name='limits_of_one_scope'), models.CheckConstraint(condition=models.Q(('tenant__isnull', False), models.Q(('adapter__isnull', True), ('author', 'operator'), ('key__isnull', True)), _connector='OR'), name='limits_default_is_the_operators'), models.CheckConstraint(condition=models.Q(models.Q(('requests_per_minute__isnull', True), models.Q(('requests_per_minute__gte', 0), ('requests_per_minute__lte', 1000000000000)), _connector='OR'), models.Q(('tokens_per_minute__isnull', True), models.Q(('tokens_per_minute__gte', 0), ('tokens_per_minute__lte', 1000000000000)), _connector='OR'), models.Q(('prompt_tokens_per_minute__isnull', True), models.Q(('prompt_tokens_per_minute__gte', 0), ('prompt_tokens_per_minute__lte', 1000000000000)), _connector='OR'), models.Q(('output_tokens_per_minute__isnull', True), models.Q(('output_tokens_per_minute__gte', 0), ('output_tokens_per_minute__lte', 1000000000000)), _connector='OR'), models.Q(('concurrent_streams__isnull', True), models.Q(('concurrent_streams__gte', 0), ('concurrent_streams__lte', 1000000000000)), _connector='OR'), models.Q(('tokens_per_day__isnull', True), models.Q(('tokens_per_day__gte', 0), ('tokens_per_day__lte', 1000000000000)), _connector='OR'), models.Q(('tokens_per_month__isnull', True), models.Q(('tokens_per_month__gte', 0), ('tokens_per_month__lte', 1000000000000)), _connector='OR'), models.Q(('cost_per_day__isnull', True), models.Q(('cost_per_day__gte', 0), ('cost_per_day__lte', 1000000000000)), _connector='OR'), models.Q(('cost_per_month__isnull', True), models.Q(('cost_per_month__gte', 0), ('cost_per_month__lte', 1000000000000)), _connector='OR')), name='limits_in_bounds')],
             },
         ),
         migrations.CreateModel(
@@ -858,6 +894,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('role__in', ['owner', 'admin', 'developer', 'viewer'])), name='invitation_role_known')],
             },
         ),
         migrations.AddField(
@@ -888,6 +925,10 @@ class Migration(migrations.Migration):
                 ('content', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='background', to='tenants.storedcontent')),
                 ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
+            options={
+                'indexes': [models.Index(condition=models.Q(('status__in', ('queued', 'in_progress'))), fields=['tenant', 'created_at'], name='background_to_run'), models.Index(condition=models.Q(('once', ''), _negated=True), fields=['key', 'once'], name='background_once')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('status__in', ('queued', 'in_progress', 'completed', 'incomplete', 'failed', 'cancelled'))), name='background_status_known')],
+            },
         ),
         migrations.CreateModel(
             name='AuditEntry',
@@ -910,6 +951,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'audit entries',
                 'ordering': ['-id'],
+                'indexes': [models.Index(fields=['tenant', '-id'], name='audit_by_tenant'), models.Index(fields=['actor_name', '-id'], name='audit_by_actor')],
             },
         ),
         migrations.AddField(
@@ -945,6 +987,7 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['tenant', 'at'],
                 'abstract': False,
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'at', 'outcome', 'code', 'limit_kind', 'limit_scope'), name='total_hour_unique', nulls_distinct=False)],
             },
         ),
         migrations.CreateModel(
@@ -970,6 +1013,7 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['tenant', 'at'],
                 'abstract': False,
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'at', 'outcome', 'code', 'limit_kind', 'limit_scope'), name='total_minute_unique', nulls_distinct=False)],
             },
         ),
         migrations.CreateModel(
@@ -984,6 +1028,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-at'],
+                'constraints': [models.UniqueConstraint(fields=('version', 'revision'), name='trial_unique')],
             },
         ),
         migrations.CreateModel(
@@ -1040,6 +1085,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['created_at'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('version', None), ('refusal__isnull', True), _connector='OR'), name='upload_ends_one_way'), models.CheckConstraint(condition=models.Q(models.Q(('actor__isnull', True), ('received_at__isnull', True)), models.Q(('actor__isnull', False), ('received_at__isnull', False)), _connector='OR'), name='upload_received_for_somebody')],
             },
         ),
         migrations.CreateModel(
@@ -1098,6 +1144,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['tenant', 'month'],
+                'indexes': [models.Index(fields=['tenant', 'adapter', 'month'], name='month_by_adapter')],
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'month', 'key', 'adapter', 'model', 'base_model'), name='month_unique')],
             },
         ),
         migrations.CreateModel(
@@ -1119,6 +1167,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['tenant', 'hour'],
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'hour', 'key', 'adapter', 'model', 'base_model'), name='rollup_unique')],
             },
         ),
         migrations.CreateModel(
@@ -1138,339 +1187,36 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['span', 'start'],
+                'constraints': [models.UniqueConstraint(fields=('span', 'start', 'tenant', 'base_model'), name='total_unique')],
             },
-        ),
-        migrations.AddIndex(
-            model_name='adapterversion',
-            index=models.Index(fields=['digest'], name='version_by_digest'),
-        ),
-        migrations.AddIndex(
-            model_name='adapterversion',
-            index=models.Index(condition=models.Q(('folder', ''), _negated=True), fields=['adapter'], include=('size_bytes',), name='version_sizes'),
-        ),
-        migrations.AddIndex(
-            model_name='adapterversion',
-            index=models.Index(fields=['adapter', 'state'], include=('number', 'created_at'), name='version_by_state'),
-        ),
-        migrations.AddConstraint(
-            model_name='adapterversion',
-            constraint=models.UniqueConstraint(fields=('adapter', 'number'), name='version_number_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='adapterversion',
-            constraint=models.UniqueConstraint(fields=('adapter', 'digest'), name='version_digest_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='adapterversion',
-            constraint=models.CheckConstraint(condition=models.Q(('number__gte', 1)), name='version_number_positive'),
-        ),
-        migrations.AddConstraint(
-            model_name='adapterversion',
-            constraint=models.CheckConstraint(condition=models.Q(('digest__regex', '^[0-9a-f]{64}$')), name='version_digest_form'),
-        ),
-        migrations.AddConstraint(
-            model_name='adapterversion',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['uploading', 'validating', 'probing', 'ready', 'rejected', 'archived'])), name='version_state_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='alias',
-            constraint=models.UniqueConstraint(fields=('adapter', 'name'), name='alias_name_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='alias',
-            constraint=models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9][a-z0-9._-]{0,62}$')), name='alias_name_form'),
-        ),
-        migrations.AddConstraint(
-            model_name='alias',
-            constraint=models.CheckConstraint(condition=models.Q(('name__regex', '^([0-9]+|[0-9a-f]{8,64})$'), _negated=True), name='alias_name_no_version'),
-        ),
-        migrations.AddConstraint(
-            model_name='enginecredential',
-            constraint=models.UniqueConstraint(condition=models.Q(('revoked_at__isnull', True)), fields=('name',), name='engine_credential_name_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='enginecredential',
-            constraint=models.CheckConstraint(condition=models.Q(('name', ''), _negated=True), name='engine_credential_named'),
-        ),
-        migrations.AddIndex(
-            model_name='idempotentanswer',
-            index=models.Index(fields=['created_at'], name='answer_by_age'),
-        ),
-        migrations.AddConstraint(
-            model_name='idempotentanswer',
-            constraint=models.UniqueConstraint(fields=('key', 'name'), name='answer_unique'),
-        ),
-        migrations.AddIndex(
-            model_name='conversation',
-            index=models.Index(fields=['member', '-updated_at', '-id'], name='conversation_list'),
-        ),
-        migrations.AddConstraint(
-            model_name='conversation',
-            constraint=models.CheckConstraint(condition=django.db.models.lookups.LessThanOrEqual(models.Func(models.F('panes'), function='octet_length', output_field=models.IntegerField()), 524288), name='conversation_within_bounds'),
-        ),
-        migrations.AddConstraint(
-            model_name='poolrevision',
-            constraint=models.UniqueConstraint(fields=('base_model', 'digest'), name='pool_revision_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='poolrevision',
-            constraint=models.CheckConstraint(condition=models.Q(('standing__in', ['serving', 'waiting', 'withdrawn'])), name='pool_revision_standing_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='price',
-            constraint=models.UniqueConstraint(fields=('base_model', 'adapter', 'tier', 'starts_at'), name='price_unique', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
-            model_name='price',
-            constraint=models.CheckConstraint(condition=models.Q(('tier__in', ['standard', 'batch'])), name='price_tier_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='price',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('adapter__isnull', True), ('base_model__isnull', False)), models.Q(('adapter__isnull', False), ('base_model__isnull', True)), _connector='OR'), name='price_of_one_thing'),
-        ),
-        migrations.AddConstraint(
-            model_name='price',
-            constraint=models.CheckConstraint(condition=models.Q(('cached_prompt__gte', 0), ('output__gte', 0), ('prompt__gte', 0), ('cached_prompt__lte', 1000000000000), ('output__lte', 1000000000000), ('prompt__lte', 1000000000000)), name='price_in_bounds'),
-        ),
-        migrations.AddConstraint(
-            model_name='price',
-            constraint=models.CheckConstraint(condition=models.Q(('cached_prompt__lte', models.F('prompt'))), name='price_cached_not_dearer'),
-        ),
-        migrations.AddConstraint(
-            model_name='promptset',
-            constraint=models.UniqueConstraint(fields=('member', 'name'), name='prompt_set_once_per_name'),
-        ),
-        migrations.AddIndex(
-            model_name='quarantinedentry',
-            index=models.Index(condition=models.Q(('status', 'open')), fields=['credential'], name='quarantine_open'),
-        ),
-        migrations.AddIndex(
-            model_name='quarantinedentry',
-            index=models.Index(fields=['journal'], name='quarantine_by_journal'),
-        ),
-        migrations.AddConstraint(
-            model_name='quarantinedentry',
-            constraint=models.UniqueConstraint(fields=('credential', 'key'), name='quarantined_once', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
-            model_name='quarantinedentry',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('status', 'open')), models.Q(('decided_at__isnull', False), ('status__in', ['billed', 'dismissed'])), _connector='OR'), name='quarantine_decided'),
-        ),
-        migrations.AddConstraint(
-            model_name='revisionminute',
-            constraint=models.UniqueConstraint(fields=('revision', 'minute'), name='revision_minute_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['running', 'paused'])), fields=('base_model',), name='rollout_one_open'),
-        ),
-        migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(('weight__gte', 0), ('weight__lte', 100)), name='rollout_weight'),
-        ),
-        migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['running', 'paused', 'finished', 'aborted', 'rolled back'])), name='rollout_state_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at', None), ('state__in', ['running', 'paused'])), models.Q(('ended_at__isnull', False), ('state__in', ['finished', 'aborted', 'rolled back'])), _connector='OR'), name='rollout_ended'),
-        ),
-        migrations.AddConstraint(
-            model_name='savedprompt',
-            constraint=models.UniqueConstraint(fields=('member', 'name'), name='saved_prompt_once_per_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='savedview',
-            constraint=models.UniqueConstraint(fields=('member', 'name'), name='saved_view_once_per_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='setrun',
-            constraint=models.UniqueConstraint(fields=('prompt_set', 'member', 'key'), name='set_run_once_per_key'),
-        ),
-        migrations.AddIndex(
-            model_name='delivery',
-            index=models.Index(condition=models.Q(('state', 'waiting')), fields=['due_at'], name='delivery_due'),
-        ),
-        migrations.AddConstraint(
-            model_name='delivery',
-            constraint=models.UniqueConstraint(fields=('notification', 'target', 'user'), name='delivery_once', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
-            model_name='delivery',
-            constraint=models.CheckConstraint(condition=models.Q(('target__isnull', True), ('user__isnull', True), _connector='XOR'), name='delivery_to_one'),
         ),
         migrations.AddIndex(
             model_name='storedfile',
             index=models.Index(fields=['tenant', '-created_at', '-id'], name='files_of_tenant'),
-        ),
-        migrations.AddIndex(
-            model_name='storedcontent',
-            index=models.Index(fields=['expires_at'], name='content_by_end'),
-        ),
-        migrations.AddConstraint(
-            model_name='storedcontent',
-            constraint=models.UniqueConstraint(fields=('tenant', 'kind', 'name'), name='content_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='rollouttenant',
-            constraint=models.UniqueConstraint(fields=('rollout', 'tenant'), name='rollout_tenant_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='rollouttenant',
-            constraint=models.CheckConstraint(condition=models.Q(('turn__in', ['first', 'last'])), name='rollout_turn_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='requestminute',
-            constraint=models.UniqueConstraint(fields=('tenant', 'at', 'key', 'version', 'adapter', 'base_model', 'outcome', 'code', 'limit_kind', 'limit_scope'), name='request_minute_unique', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
-            model_name='requesthour',
-            constraint=models.UniqueConstraint(fields=('tenant', 'at', 'key', 'version', 'adapter', 'base_model', 'outcome', 'code', 'limit_kind', 'limit_scope'), name='request_hour_unique', nulls_distinct=False),
-        ),
-        migrations.AddIndex(
-            model_name='refusedrequest',
-            index=models.Index(fields=['tenant', 'started_at'], name='refused_by_tenant'),
-        ),
-        migrations.AddIndex(
-            model_name='refusedrequest',
-            index=models.Index(fields=['started_at'], name='refused_by_start'),
-        ),
-        migrations.AddIndex(
-            model_name='notification',
-            index=models.Index(fields=['at'], name='notification_by_time'),
         ),
         migrations.AddConstraint(
             model_name='notification',
             constraint=models.UniqueConstraint(condition=models.Q(('once', ''), _negated=True), fields=('tenant', 'kind', 'once'), name='notification_once', nulls_distinct=False),
         ),
         migrations.AddConstraint(
-            model_name='muted',
-            constraint=models.UniqueConstraint(fields=('user', 'tenant'), name='muted_once', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
             model_name='membership',
             constraint=models.UniqueConstraint(fields=('user', 'tenant'), name='membership_once_per_user'),
-        ),
-        migrations.AddConstraint(
-            model_name='membership',
-            constraint=models.CheckConstraint(condition=models.Q(('role__in', ['owner', 'admin', 'developer', 'viewer'])), name='membership_role_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='limitset',
-            constraint=models.UniqueConstraint(fields=('tenant', 'key', 'adapter', 'author'), name='limits_once_per_author', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
-            model_name='limitset',
-            constraint=models.CheckConstraint(condition=models.Q(('author__in', ['operator', 'tenant'])), name='limits_author_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='limitset',
-            constraint=models.CheckConstraint(condition=models.Q(('key__isnull', True), ('adapter__isnull', True), _connector='OR'), name='limits_of_one_scope'),
-        ),
-        migrations.AddConstraint(
-            model_name='limitset',
-            constraint=models.CheckConstraint(condition=models.Q(('tenant__isnull', False), models.Q(('adapter__isnull', True), ('author', 'operator'), ('key__isnull', True)), _connector='OR'), name='limits_default_is_the_operators'),
-        ),
-        migrations.AddConstraint(
-            model_name='limitset',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('requests_per_minute__isnull', True), models.Q(('requests_per_minute__gte', 0), ('requests_per_minute__lte', 1000000000000)), _connector='OR'), models.Q(('tokens_per_minute__isnull', True), models.Q(('tokens_per_minute__gte', 0), ('tokens_per_minute__lte', 1000000000000)), _connector='OR'), models.Q(('prompt_tokens_per_minute__isnull', True), models.Q(('prompt_tokens_per_minute__gte', 0), ('prompt_tokens_per_minute__lte', 1000000000000)), _connector='OR'), models.Q(('output_tokens_per_minute__isnull', True), models.Q(('output_tokens_per_minute__gte', 0), ('output_tokens_per_minute__lte', 1000000000000)), _connector='OR'), models.Q(('concurrent_streams__isnull', True), models.Q(('concurrent_streams__gte', 0), ('concurrent_streams__lte', 1000000000000)), _connector='OR'), models.Q(('tokens_per_day__isnull', True), models.Q(('tokens_per_day__gte', 0), ('tokens_per_day__lte', 1000000000000)), _connector='OR'), models.Q(('tokens_per_month__isnull', True), models.Q(('tokens_per_month__gte', 0), ('tokens_per_month__lte', 1000000000000)), _connector='OR'), models.Q(('cost_per_day__isnull', True), models.Q(('cost_per_day__gte', 0), ('cost_per_day__lte', 1000000000000)), _connector='OR'), models.Q(('cost_per_month__isnull', True), models.Q(('cost_per_month__gte', 0), ('cost_per_month__lte', 1000000000000)), _connector='OR')), name='limits_in_bounds'),
-        ),
-        migrations.AddConstraint(
-            model_name='invitation',
-            constraint=models.CheckConstraint(condition=models.Q(('role__in', ['owner', 'admin', 'developer', 'viewer'])), name='invitation_role_known'),
         ),
         migrations.AddConstraint(
             model_name='contentkey',
             constraint=models.UniqueConstraint(condition=models.Q(('destroyed_at', None)), fields=('tenant',), name='content_key_one_each'),
         ),
-        migrations.AddConstraint(
-            model_name='contentkey',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('destroyed_at__isnull', False), ('wrapped__isnull', True)), models.Q(('destroyed_at__isnull', True), ('wrapped__isnull', False)), _connector='OR'), name='content_key_destroyed'),
-        ),
         migrations.AddIndex(
             model_name='batch',
             index=models.Index(fields=['tenant', '-created_at', '-id'], name='batches_of_tenant'),
-        ),
-        migrations.AddIndex(
-            model_name='batch',
-            index=models.Index(condition=models.Q(('ended_at', None)), fields=['leased_until'], name='batches_to_run'),
-        ),
-        migrations.AddConstraint(
-            model_name='batch',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('status__in', ['cancelled', 'completed', 'expired', 'failed'])), models.Q(models.Q(('status__in', ['cancelled', 'completed', 'expired', 'failed']), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='batch_ended_at_its_end'),
-        ),
-        migrations.AddConstraint(
-            model_name='batch',
-            constraint=models.UniqueConstraint(condition=models.Q(('idempotency_key', ''), _negated=True), fields=('key', 'idempotency_key'), name='batch_made_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='batch',
-            constraint=models.CheckConstraint(condition=models.Q(('completed__lte', django.db.models.expressions.CombinedExpression(models.F('total'), '-', models.F('failed')))), name='batch_counts_its_lines'),
-        ),
-        migrations.AddIndex(
-            model_name='backgroundresponse',
-            index=models.Index(condition=models.Q(('status__in', ('queued', 'in_progress'))), fields=['tenant', 'created_at'], name='background_to_run'),
-        ),
-        migrations.AddIndex(
-            model_name='backgroundresponse',
-            index=models.Index(condition=models.Q(('once', ''), _negated=True), fields=['key', 'once'], name='background_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='backgroundresponse',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ('queued', 'in_progress', 'completed', 'incomplete', 'failed', 'cancelled'))), name='background_status_known'),
-        ),
-        migrations.AddIndex(
-            model_name='auditentry',
-            index=models.Index(fields=['tenant', '-id'], name='audit_by_tenant'),
-        ),
-        migrations.AddIndex(
-            model_name='auditentry',
-            index=models.Index(fields=['actor_name', '-id'], name='audit_by_actor'),
-        ),
-        migrations.AddConstraint(
-            model_name='apikey',
-            constraint=models.CheckConstraint(condition=models.Q(('scopes__len__gt', 0), ('scopes__contained_by', ['inference', 'adapters:write', 'usage:read', 'admin'])), name='apikey_scopes_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='apikey',
-            constraint=models.CheckConstraint(condition=models.Q(('lane__in', ['interactive', 'batch'])), name='apikey_lane_known'),
         ),
         migrations.AddConstraint(
             model_name='apikey',
             constraint=models.UniqueConstraint(condition=models.Q(('prefix__startswith', 'play-')), fields=('tenant', 'created_by'), name='apikey_one_playground_each'),
         ),
-        migrations.AddIndex(
-            model_name='adapter',
-            index=models.Index(condition=models.Q(('pinned', True)), fields=['id'], name='adapter_pinned'),
-        ),
         migrations.AddConstraint(
             model_name='adapter',
             constraint=models.UniqueConstraint(fields=('tenant', 'name'), name='adapter_name_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='adapter',
-            constraint=models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9][a-z0-9._-]{0,62}$')), name='adapter_name_form'),
-        ),
-        migrations.AddConstraint(
-            model_name='totalhour',
-            constraint=models.UniqueConstraint(fields=('tenant', 'at', 'outcome', 'code', 'limit_kind', 'limit_scope'), name='total_hour_unique', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
-            model_name='totalminute',
-            constraint=models.UniqueConstraint(fields=('tenant', 'at', 'outcome', 'code', 'limit_kind', 'limit_scope'), name='total_minute_unique', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
-            model_name='trial',
-            constraint=models.UniqueConstraint(fields=('version', 'revision'), name='trial_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='uploadsession',
-            constraint=models.CheckConstraint(condition=models.Q(('version', None), ('refusal__isnull', True), _connector='OR'), name='upload_ends_one_way'),
-        ),
-        migrations.AddConstraint(
-            model_name='uploadsession',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('actor__isnull', True), ('received_at__isnull', True)), models.Q(('actor__isnull', False), ('received_at__isnull', False)), _connector='OR'), name='upload_received_for_somebody'),
         ),
         migrations.AddIndex(
             model_name='usageevent',
@@ -1487,22 +1233,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='usageevent',
             index=models.Index(condition=models.Q(('finish_reason__in', ['stop', 'tool_calls', 'function_call', 'length', 'cancelled', 'api_key_revoked']), _negated=True), fields=['started_at'], name='usage_failed_by_start'),
-        ),
-        migrations.AddIndex(
-            model_name='usagemonth',
-            index=models.Index(fields=['tenant', 'adapter', 'month'], name='month_by_adapter'),
-        ),
-        migrations.AddConstraint(
-            model_name='usagemonth',
-            constraint=models.UniqueConstraint(fields=('tenant', 'month', 'key', 'adapter', 'model', 'base_model'), name='month_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='usagerollup',
-            constraint=models.UniqueConstraint(fields=('tenant', 'hour', 'key', 'adapter', 'model', 'base_model'), name='rollup_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='usagetotal',
-            constraint=models.UniqueConstraint(fields=('span', 'start', 'tenant', 'base_model'), name='total_unique'),
         ),
         *(
             migrations.RunSQL((SQL / f"{name}.sql").read_text())

@@ -33,6 +33,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['id'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('threshold__gte', 0.0), ('threshold__lte', 600000.0)), name='alert_threshold'), models.CheckConstraint(condition=models.Q(('minutes__gte', 1), ('minutes__lte', 60)), name='alert_minutes'), models.CheckConstraint(condition=models.Q(models.Q(('exceeded_at__isnull', True), ('raised_at__isnull', True)), models.Q(('exceeded_at__isnull', False), ('raised_at__isnull', False)), _connector='OR'), name='alert_raised_and_exceeded')],
             },
         ),
         migrations.CreateModel(
@@ -73,18 +74,6 @@ class Migration(migrations.Migration):
             model_name='readmark',
             name='user',
             field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL),
-        ),
-        migrations.AddConstraint(
-            model_name='alertrule',
-            constraint=models.CheckConstraint(condition=models.Q(('threshold__gte', 0.0), ('threshold__lte', 600000.0)), name='alert_threshold'),
-        ),
-        migrations.AddConstraint(
-            model_name='alertrule',
-            constraint=models.CheckConstraint(condition=models.Q(('minutes__gte', 1), ('minutes__lte', 60)), name='alert_minutes'),
-        ),
-        migrations.AddConstraint(
-            model_name='alertrule',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('exceeded_at__isnull', True), ('raised_at__isnull', True)), models.Q(('exceeded_at__isnull', False), ('raised_at__isnull', False)), _connector='OR'), name='alert_raised_and_exceeded'),
         ),
         migrations.AddConstraint(
             model_name='readmark',
