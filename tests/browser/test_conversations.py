@@ -120,6 +120,7 @@ def test_a_conversation_is_kept_once_it_is_saved_and_goes_on_by_its_address(page
 
 def test_what_changes_while_it_is_saved_first_is_saved_too(page: Page) -> None:
     answered(page, QUESTION)
+    pane(page).get_by_role("button", name="Settings").click()
 
     def late(route: Route) -> None:
         settings(page).get_by_label("Show token probabilities").check()
@@ -145,7 +146,9 @@ def test_a_page_that_is_loaded_again_goes_on_where_it_was(page: Page, customer: 
     for number in (1, 2):
         expect(said(pane(page, number))).to_have_text(answer_to(LONG))
         expect(foot(pane(page, number))).to_be_visible()
+    pane(page).get_by_role("button", name="Settings").click()
     expect(settings(page).get_by_label("Temperature")).to_have_value("0")
+    settings(page).get_by_role("button", name="Close settings").click()
     expect(page.get_by_label("Message")).to_have_value("And then")
     expect(page.get_by_role("status").get_by_text("Draft")).to_be_visible()
 
