@@ -72,12 +72,6 @@ class ParityDifference:
         )
 
 
-def prepare_at_start() -> None:
-    """Start it with the worker, so that the first upload doesn't wait for imports."""
-    if settings.BASE_MODELS:
-        sandbox.templates.prepare(computes=True)
-
-
 def prepare(version: AdapterVersion) -> None:
     """Start what takes seconds, so that it is done when the engine has answered the probe."""
     if version.adapter.base_model.name in settings.BASE_MODELS:
