@@ -218,9 +218,9 @@ def test_a_hostile_body_is_refused(owner: Api, body: str) -> None:
 
 def test_bodies_that_are_almost_too_deep_are_refused(owner: Api) -> None:
     """A body that the parser accepts may be too deep for the error message that shows it. The exact
-    depth depends on how deep the stack was before."""
+    depth depends on how deep the stack was before, and on the version of Python."""
     found = []
-    for depth in range(700, 1000, 4):
+    for depth in (*range(700, 1000, 4), 20_000):
         body = f'{{"name": "k", "scopes": [{"[" * depth}{"]" * depth}]}}'
         answer = owner.client.post("/api/v1/keys", body, content_type="application/json")
         found.append((answer.status_code, answer.json()["code"]))
