@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+
+from inference.process import environ
 
 UNITS = ("bytes", "KB", "MB", "GB", "TB")
 """Each is 1024 times the one before."""
@@ -19,7 +20,7 @@ def size(value: int, beside: int = 0) -> str:
     return f"{rounded if beside else rounded.removesuffix('.0')}\u00a0{UNITS[power]}"
 
 
-SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(?:bytes?|([kmgt]?b))?", re.IGNORECASE | re.ASCII)
 
 
 def parse_size(text: str) -> int:
@@ -29,9 +30,6 @@ def parse_size(text: str) -> int:
         ValueError: it is none.
     """
     form = SIZE.fullmatch(text.replace("\u00a0", " ").replace(",", "").strip())
-    names = [unit.lower() for unit in UNITS]
-    unit = form[2].lower() if form else ""
-    unit = "bytes" if unit in ("", "b", "byte") else unit
-    if form is None or unit not in names:
+    if form is None:
         raise ValueError(f"{text[:40]!r} is no size such as 25 GB.")
-    return int(Decimal(form[1]) * 1024 ** names.index(unit))
+    return environ.parse_size(form[1] + (form[2] or ""))
