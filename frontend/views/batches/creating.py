@@ -117,17 +117,8 @@ def start(tenant: Tenant, key: ApiKey, file: StoredFile, endpoint: str) -> Batch
     Raises:
         InferenceError: see `api.start`.
     """
-    operation, now = api.operation_at(endpoint), timezone.now()
-    batch = Batch(
-        tenant=tenant,
-        key=key,
-        input_file=file,
-        operation=operation.name,
-        endpoint=operation.path,
-        output_seconds=MOST_S,
-        created_at=now,
-        expires_at=now + api.WINDOW,
-    )
+    operation = api.operation_at(endpoint)
+    batch = api.new_batch(key, operation, input_file=file, output_seconds=MOST_S)
     with transaction.atomic():
         api.start(batch, quota.locked(tenant.pk))
     return batch

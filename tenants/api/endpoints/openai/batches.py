@@ -110,18 +110,13 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     wanted = body_of(request, _Wanted)
     operation = operation_at(wanted.endpoint)
     _check_metadata(wanted.metadata or {})
-    now = timezone.now()
-    batch = Batch(
-        tenant=key.tenant,
-        key=key,
+    batch = new_batch(
+        key,
+        operation,
         input_file_id=wanted.input_file_id.replace("\0", ""),
         idempotency_key=_idempotency_key(request),
-        operation=operation.name,
-        endpoint=operation.path,
         metadata=wanted.metadata,
         output_seconds=_output_seconds(wanted.output_expires_after),
-        created_at=now,
-        expires_at=now + WINDOW,
     )
     with transaction.atomic():
         tenant = quota.locked(key.tenant_id)  # so that a concurrent request counts this batch
@@ -147,6 +142,20 @@ def _made_before(batch: Batch) -> Batch | None:
     if before is not None and not before.asks_as(batch):
         raise IdempotencyKeyReused("This Idempotency-Key was already used with a different body.")
     return before
+
+
+def new_batch(key: ApiKey, operation: Operation, **fields: Any) -> Batch:
+    """A batch of the key, with these fields, which begins now and is not saved yet."""
+    now = timezone.now()
+    return Batch(
+        tenant=key.tenant,
+        key=key,
+        operation=operation.name,
+        endpoint=operation.path,
+        created_at=now,
+        expires_at=now + WINDOW,
+        **fields,
+    )
 
 
 def start(batch: Batch, tenant: Tenant) -> None:

@@ -18,13 +18,12 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, QueryDict, StreamingHttpResponse
-from django.utils import timezone
 
 from inference.errors import InvalidRequest, NotFound
 from inference.operations.messages.messages import MESSAGES
 from tenants.adapters import quota
 from tenants.api.endpoints.openai import files
-from tenants.api.endpoints.openai.batches import WINDOW, found, start
+from tenants.api.endpoints.openai.batches import found, new_batch, start
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, keyed_by_method
 from tenants.batch_states import ENDED, Status
@@ -138,7 +137,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
         requests = msgspec.json.decode(request.read(), type=_Wanted).requests
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body is not valid: {error}.", param="requests") from None
-    id, now = new_file_id(), timezone.now()
+    id = new_file_id()
     try:
         with blobs.made(id) as written:
             written.writelines(_line(one) for one in requests)
@@ -149,11 +148,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
             file = tenant.files.create(
                 id=id, purpose=Purpose.BATCH, filename=FILE_NAME, size_bytes=size_bytes
             )
-            batch = Batch(
-                tenant=tenant, key=key, input_file=file, operation=MESSAGES.name,
-                endpoint=MESSAGES.path, total=len(requests), created_at=now,
-                expires_at=now + WINDOW,
-            )  # fmt: skip
+            batch = new_batch(key, MESSAGES, input_file=file, total=len(requests))
             start(batch, tenant)
     except BaseException:
         blobs.remove(id)
