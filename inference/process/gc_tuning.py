@@ -7,6 +7,13 @@ import gc
 YOUNG_OBJECTS = 10_000
 """Number of new container objects at which the youngest generation is collected. Python's default
 of 700 is a small part of what is in flight at any moment: collections took 5 % of the CPU."""
+OBJECTS_AT_START = 50_000
+
+
+def start() -> None:
+    """Collect rarely while modules are imported, because what they create stays: with Python's
+    defaults, collections take a sixth of a process's start."""
+    gc.set_threshold(OBJECTS_AT_START)
 
 
 def settle() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import frontend
 from gateway.process_secrets import environment_of
+from inference.process import gc_tuning
 from inference.process.environ import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +71,7 @@ def command() -> None:
 def main(arguments: list[str]) -> None:
     """Run one command; a bad setting ends the process with one line that says what to do."""
     global process
+    gc_tuning.start()
     process = arguments[1] if len(arguments) > 1 else "help"
     faulthandler.enable()  # a crash outside Python writes where it happened to the log
     os.umask(0o077)  # files are readable only by their owner

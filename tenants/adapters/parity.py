@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from django.conf import settings
@@ -40,6 +41,16 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of a weight by its type."""
 CPU_S = 300
 OPEN_FILES = 256
+MOST_BASES = 8
+
+Logprobs = list[list[float]]
+"""Of each prompt's tokens but the first."""
+_computing = Lock()
+"""Only one comparison computes at a time: each takes a core, a model's memory and seconds of
+imports."""
+_of_bases: dict[tuple[object, ...], Logprobs] = {}
+"""What base models compute without an adapter, which is half of a comparison. By the model's files,
+the type and the prompts; used while computing."""
 
 
 class NotCompared(Exception):
@@ -72,9 +83,15 @@ class ParityDifference:
         )
 
 
+def prepare_first() -> None:
+    """In a new installation: do the imports of the first comparison while the engine starts."""
+    if settings.BASE_MODELS and not AdapterVersion.objects.exists():
+        sandbox.templates.prepare(computes=True)
+
+
 def prepare(version: AdapterVersion) -> None:
     """Start what takes seconds, so that it is done when the engine has answered the probe."""
-    if version.adapter.base_model.name in settings.BASE_MODELS:
+    if version.adapter.base_model.name in settings.BASE_MODELS and not _computing.locked():
         sandbox.templates.prepare(computes=True)
 
 
@@ -87,10 +104,18 @@ def compare(version: AdapterVersion, probed: ProbeReport) -> ParityDifference:
     if not probed.prompts:
         raise NotCompared("the engine reports no log-probabilities of this model")
     base = _base_folder(version.adapter.base_model.name)
-    reference = _reference(version, base, _dtype(base), [one.ids for one in probed.prompts])
+    dtype, prompts = _dtype(base), [one.ids for one in probed.prompts]
+    key = (base, _stamps(base), dtype, tuple(map(tuple, prompts)))
+    with _computing:
+        plain = _of_bases.get(key)
+        reference = _reference(version, base, dtype, prompts, with_base=plain is None)
+        if plain is None:
+            plain = _of_bases[key] = reference["base"]
+            if len(_of_bases) > MOST_BASES:
+                del _of_bases[next(iter(_of_bases))]
     found = ParityDifference(
         _largest(reference["adapted"], [one.adapted for one in probed.prompts]),
-        _largest(reference["base"], [one.base for one in probed.prompts]),
+        _largest(plain, [one.base for one in probed.prompts]),
     )
     if found.noise > MOST_NOISE:
         raise NotCompared(
@@ -111,6 +136,11 @@ def _base_folder(name: str) -> Path:
         return Path(snapshot_download(place, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError):
         raise NotCompared("the worker has no copy of the base model") from None
+
+
+def _stamps(base: Path) -> tuple[tuple[str, int], ...]:
+    """Each of its files with the time at which it was changed, in ns."""
+    return tuple(sorted((file.name, file.stat().st_mtime_ns) for file in base.iterdir()))
 
 
 def _dtype(base: Path) -> str:
@@ -139,9 +169,15 @@ def _dtype(base: Path) -> str:
 
 
 def _reference(
-    version: AdapterVersion, base: Path, dtype: str, prompts: Sequence[list[int]]
+    version: AdapterVersion,
+    base: Path,
+    dtype: str,
+    prompts: Sequence[list[int]],
+    *,
+    with_base: bool,
 ) -> dict[str, Any]:
-    """What PEFT computes: of the files as they were sent, else of those that are served."""
+    """What PEFT computes: of the files as they were sent, else of those that are served; and what
+    the base model does, if that is asked for too."""
     served = {name: name for name in FILES}
     sent = served | {name: f"{ORIGINALS}/{name}" for name in version.converted}
     with ExitStack() as opened:
@@ -151,7 +187,7 @@ def _reference(
         }
         task = {
             "task": "compute", "base": str(base), "dtype": dtype, "prompts": prompts,
-            "versions": [sent, served] if version.converted else [served],
+            "with_base": with_base, "versions": [sent, served] if version.converted else [served],
         }  # fmt: skip
         limits = sandbox.SandboxLimits(
             cpu_s=CPU_S, time_s=2 * CPU_S, open_files=OPEN_FILES, file_bytes=1 << 20,
@@ -167,6 +203,6 @@ def _reference(
     return found
 
 
-def _largest(expected: list[list[float]], given: list[list[float]]) -> float:
+def _largest(expected: Logprobs, given: Logprobs) -> float:
     pairs = map(partial(zip, strict=True), expected, given)
     return max((abs(one - other) for one, other in chain.from_iterable(pairs)), default=0.0)

@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -181,16 +181,10 @@ class Templates:
     def __init__(self) -> None:
         self._idle: dict[bool, list[Template]] = defaultdict(list)
         self._lock = threading.Lock()
-        self._computing = threading.Lock()
         os.register_at_fork(after_in_child=self._idle.clear)
 
     def run(self, computes: bool, folder: str, numbers: Sequence[int], time_s: int) -> int:
-        """As `Template.run`, in one that is idle or new. Only one computes at a time, because each
-        takes a core, a model's memory and seconds of imports; waiting for it is not limited."""
-        with self._computing if computes else nullcontext():
-            return self._run(computes, folder, numbers, time_s)
-
-    def _run(self, computes: bool, folder: str, numbers: Sequence[int], time_s: int) -> int:
+        """As `Template.run`, in one that is idle or new."""
         template = self._taken(computes) or _new(computes)
         try:
             status = template.run(folder, numbers, time_s)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,11 @@ ZEROS = [0.0] * (len(IDS) - 1)
 def probed(base: list[float] = ZEROS, adapted: list[float] = ZEROS) -> ProbeReport:
     fields = GOOD | {"prompts": [{"ids": IDS, "base": base, "adapted": adapted}]}
     return msgspec.convert(fields, ProbeReport)
+
+
+@pytest.fixture(autouse=True)
+def nothing_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "_of_bases", {})
 
 
 @pytest.fixture
@@ -94,6 +103,74 @@ def test_an_engine_that_does_not_agree_is_found(version: AdapterVersion) -> None
     assert parity.compare(version, probed(base, adapted)).difference > 0.1, "the one sent counts"
 
 
+@pytest.mark.usefixtures("no_child")
+def test_what_a_base_model_computes_is_computed_once(
+    version: AdapterVersion, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Settings
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(BASE, base)
+    settings.BASE_MODELS = {version.adapter.base_model.name: str(base)}
+    asked: list[bool] = []
+    run = sandbox.run
+
+    def counted(task: Any, *args: Any) -> dict[str, Any]:
+        asked.append(task["with_base"])
+        return run(task, *args)
+
+    monkeypatch.setattr(sandbox, "run", counted)
+    right = probed(expected(False), expected(True))
+    found = [parity.compare(version, right) for _ in range(2)]
+    assert asked == [True, False] and found[0] == found[1] and found[0].noise < 1e-4
+    os.utime(base / "model.safetensors", ns=(1, 1))  # another model in its place
+    parity.compare(version, right)
+    assert asked == [True, False, True]
+
+
+def test_only_one_comparison_computes_at_a_time(
+    version: AdapterVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each more would take a core and a model's memory; the next uses what the first one found."""
+    assert version.adapter.base_model.name, "loaded here, so that no thread needs the database"
+    entered: list[bool] = []
+    both_came = threading.Barrier(2)
+    stamps = parity._stamps
+
+    def stamped(base: Path) -> Any:
+        both_came.wait()
+        return stamps(base)
+
+    def reference(*_: Any, with_base: bool) -> dict[str, Any]:
+        entered.append(with_base)
+        assert entered == [True] or not with_base
+        return {"base": [ZEROS], "adapted": [ZEROS], "unable": ""}
+
+    monkeypatch.setattr(parity, "_stamps", stamped)
+    monkeypatch.setattr(parity, "_reference", reference)
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda _: parity.compare(version, probed()), range(2)))
+    assert entered == [True, False] and found[0] == found[1]
+
+
+def test_a_new_installation_imports_early_what_its_first_upload_needs(
+    tenant: Tenant, base_model: BaseModel, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = []
+    monkeypatch.setattr(sandbox.templates, "prepare", lambda *, computes: prepared.append(computes))
+    settings.BASE_MODELS = {}
+    parity.prepare_first()
+    assert not prepared
+    settings.BASE_MODELS = {base_model.name: str(BASE)}
+    parity.prepare_first()
+    assert prepared == [True]
+    adapter = Adapter.objects.create(tenant=tenant, name="pirate", base_model=base_model)
+    version = kept(adapter, SENT[CONFIG], SENT[WEIGHTS])
+    parity.prepare_first()
+    assert prepared == [True], "a later start is not slowed by it"
+    with parity._computing:
+        parity.prepare(version)
+    assert prepared == [True], "the next comparison goes on where the one that computes now ends"
+
+
 def test_what_an_engine_computes_by_itself_is_allowed_for() -> None:
     assert ParityDifference(0.1, 0.03).verdict() is None
     finding = ParityDifference(9.0, 0.03).verdict()
@@ -106,7 +183,7 @@ def test_a_version_that_differs_is_rejected(
 ) -> None:
     monkeypatch.setattr(store, "check", lambda _: store.StoreVerdict({"findings": []}, {}))
     found = {"base": [ZEROS], "adapted": [[0.0, -2.0, 0.0, 0.0]], "unable": ""}
-    monkeypatch.setattr(parity, "_reference", lambda *_: found)
+    monkeypatch.setattr(parity, "_reference", lambda *_, **__: found)
     prepared = []
     monkeypatch.setattr(sandbox.templates, "prepare", lambda *, computes: prepared.append(computes))
     gateway.say({"prompts": [{"ids": IDS, "base": ZEROS, "adapted": ZEROS}]})
@@ -169,7 +246,7 @@ def test_another_base_model_than_the_engines_says_nothing_about_the_adapter(
     version: AdapterVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {"base": [[-7.0] * 4], "adapted": [[-7.0] * 4], "unable": ""}
-    monkeypatch.setattr(parity, "_reference", lambda *_: found)
+    monkeypatch.setattr(parity, "_reference", lambda *_, **__: found)
     with pytest.raises(NotCompared, match="differ by up to 7"):
         parity.compare(version, probed())
 

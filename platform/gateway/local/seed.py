@@ -27,7 +27,7 @@ OPERATOR = "operator"
 PRICE = {"prompt": 100_000, "cached_prompt": 25_000, "output": 400_000}
 """The demo's prices, in micro-units of the currency per million tokens: 0.10, 0.025 and 0.40."""
 EMBEDDING_PRICE = {"prompt": 20_000, "cached_prompt": 5_000, "output": 0}
-POLL_S = 0.3
+POLL_S = 0.5
 ADAPTER_S = 600.0
 """Longest wait for one adapter to be uploaded, validated and probed, on a busy machine."""
 

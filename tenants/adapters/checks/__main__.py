@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from inference.content import CONFIG, FILES, WEIGHTS
+from inference.process import gc_tuning
 from inference.process.priority import give_way
 from tenants.adapters.checks import commits, contents
 from tenants.adapters.checks.target_modules import TargetModules
@@ -46,6 +47,7 @@ EXCEEDED = {errno.EFBIG: "file size", errno.EMFILE: "open files", errno.ENOMEM: 
 def main() -> None:
     """Fork children until the worker ends, or asks for none for IDLE_S."""
     give_way(NICE)
+    gc_tuning.start()
     # Importing PyTorch and PEFT takes seconds, and numpy a while.
     import_module("tenants.adapters.checks." + ("reference" if COMPUTE in sys.argv else "static"))
     with socket.socket(fileno=sys.stdin.fileno()) as channel:
@@ -186,7 +188,8 @@ def _compute(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     versions = [
         {name: files[stored] for name, stored in version.items()} for version in task["versions"]
     ]
-    return asdict(reference.compute(Path(task["base"]), task["dtype"], task["prompts"], versions))
+    base, dtype, prompts = Path(task["base"]), task["dtype"], task["prompts"]
+    return asdict(reference.compute(base, dtype, prompts, versions, with_base=task["with_base"]))
 
 
 TASKS: Mapping[str, Callable[[Task, Mapping[str, IO[bytes]]], dict[str, Any]]] = {

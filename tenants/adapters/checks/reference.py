@@ -23,8 +23,8 @@ Logprobs = list[float]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The log-probabilities of the prompts, without and with the adapter. `unable`: why there are
-    none."""
+    """The log-probabilities of the prompts, without (if asked for) and with the adapter. `unable`:
+    why there are none."""
 
     base: list[Logprobs]
     adapted: list[Logprobs]
@@ -32,7 +32,12 @@ class Reference:
 
 
 def compute(
-    base: Path, dtype: str, prompts: Prompts, versions: Sequence[Mapping[str, IO[bytes]]]
+    base: Path,
+    dtype: str,
+    prompts: Prompts,
+    versions: Sequence[Mapping[str, IO[bytes]]],
+    *,
+    with_base: bool,
 ) -> Reference:
     """Compute with the first version of the adapter's two files of which PEFT reads all weights.
 
@@ -43,7 +48,7 @@ def compute(
     unable = ""
     for files in versions:
         try:
-            return _computed(base, dtype, prompts, files)
+            return _computed(base, dtype, prompts, files, with_base)
         except MemoryError:
             raise
         except Exception as error:
@@ -52,12 +57,12 @@ def compute(
 
 
 def _computed(
-    base: Path, dtype: str, prompts: Prompts, files: Mapping[str, IO[bytes]]
+    base: Path, dtype: str, prompts: Prompts, files: Mapping[str, IO[bytes]], with_base: bool
 ) -> Reference:
     model: Any = AutoModelForCausalLM.from_pretrained(
         base, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True
     ).eval()
-    plain = [_logprobs(model, ids) for ids in prompts]
+    plain = [_logprobs(model, ids) for ids in prompts] if with_base else []
     adapted = _adapted(model, files)
     return Reference(plain, [_logprobs(adapted, ids) for ids in prompts])
 

@@ -9,9 +9,7 @@ import os
 import select
 import subprocess
 import tarfile
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -187,30 +185,6 @@ def test_children_of_one_template(two: sandbox.Files, templates: sandbox.Templat
     (other,) = templates.idle()
     assert other is not template
     other.close()
-
-
-def test_only_one_computes_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, templates: sandbox.Templates
-) -> None:
-    """The others wait for it and use its template: each more would take a model's memory."""
-    made, runs, both = [], [], threading.Event()
-
-    class Computing:
-        runs = True
-
-        def run(self, *_: object) -> int:
-            runs.append(self)
-            both.wait()
-            return 0
-
-    monkeypatch.setattr(sandbox, "_new", lambda computes: made.append(computes) or Computing())
-    with ThreadPoolExecutor() as pool:
-        ended = [pool.submit(templates.run, True, "", (), 1) for _ in range(2)]
-        until(lambda: len(runs) == 1)
-        both.set()
-    assert [one.result() for one in ended] == [0, 0]
-    assert made == [True]
-    assert len(runs) == 2
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from gateway.schema import require_migrated
 from inference.process import announce
 from inference.process.logs import configure
 from inference.process.supervision import ended, supervised
-from tenants.adapters import trials
+from tenants.adapters import parity, trials
 from tenants.adapters.jobs import UPLOADS
 from tenants.batches import jobs as batches
 from tenants.batches.runner import BatchRunner
@@ -89,6 +89,7 @@ class Command(BaseCommand):
             batches.QUEUE: options["batch_concurrency"],
             offboarding.QUEUE: options["offboarding_concurrency"],
         }
+        parity.prepare_first()
         asyncio.run(_work(queues))
 
 
