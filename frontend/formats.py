@@ -103,6 +103,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02} s"
 
 
+def seconds(value: float | None) -> str:
+    """A duration in the unit that all rows of a table share: `0.182 s`, `1,312.004 s`."""
+    return NONE if value is None else f"{value:,.3f} s"
+
+
 def day(at: date | datetime | None) -> str:
     """`22 Nov 2026`, in the reader's time zone."""
     if at is None:

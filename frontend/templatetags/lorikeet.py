@@ -39,6 +39,7 @@ for _form in (
     formats.rate,
     size,
     formats.duration,
+    formats.seconds,
     formats.day,
     formats.month,
     formats.moment,
