@@ -215,6 +215,23 @@ async def test_completions_and_several_choices(server: Server) -> None:
         await said(server, "completion", prompt=["a", "b"])
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_responses_are_sent_as_chats(server: Server, stream: bool) -> None:
+    body = {"input": "Who?", "max_output_tokens": 5, "instructions": "Be brief.", "stream": stream}
+    work = EngineWork("r", OPERATIONS.named("responses"), body, "shown-name", "s")
+    async with started(server) as engine:
+        answer = await run(engine, work)
+    assert [one["role"] for one in server.bodies[0]["messages"]] == ["system", "user"]
+    assert server.bodies[0]["max_tokens"] == 5
+    call = work.operation.parse(json.dumps(body | {"model": "shown-name"}).encode())
+    said = json.dumps(written(call, answer))
+    assert "Good day" in said or ('"Good"' in said and '" day"' in said)
+    refused = EngineWork("r", work.operation, {"input": "x", "truncation": "auto"}, "m", "s")
+    async with started(server) as engine:
+        with pytest.raises(InvalidRequest, match="`truncation` is not supported"):
+            await run(engine, refused)
+
+
 OF = {one.name: one for one in DIALECTS}
 
 
@@ -378,7 +395,11 @@ async def test_adapters_continued_answers_and_other_operations_are_refused(
             await run(engine, embeds)
         await engine.ping()
         assert engine.cache_news() is None
-        assert not engine.info.resumes and engine.info.operations == ["chat", "completion"]
+        assert not engine.info.resumes and engine.info.operations == [
+            "chat",
+            "completion",
+            "responses",
+        ]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def billed(stack: Stack, slug: str, model: str, completion_tokens: int) -> int:
     """How many requests with so many output tokens the ledger has of the tenant and base model."""
     query = (
         "SELECT 1 FROM tenants_usageevent e JOIN tenants_tenant t ON t.id = e.tenant_id "
-        "WHERE t.slug = %s AND e.base_model = %s AND e.completion_tokens = %s AND status = 200"
+        "WHERE t.slug = %s AND e.base_model = %s AND e.completion_tokens = %s"
     )
     with psycopg.connect(stack.database_url, autocommit=True) as ledger:
         return ledger.execute(query, [slug, model, completion_tokens]).rowcount
@@ -64,6 +64,8 @@ def test_its_answers_are_the_servers_and_both_are_billed(client: OpenAI, stack: 
         assert used.prompt_tokens == direct.usage.prompt_tokens
     assert {one.model for one in streamed} == {whole.model} == {RELAY}
     until(lambda: billed(stack, MINE, RELAY, 17) == 2 == billed(stack, CARRIER, MODEL_NAME, 17))
+    said = client.responses.create(model=RELAY, input="Who is it?", max_output_tokens=17)
+    assert said.output_text.startswith(f"{MODEL_NAME}: Who is it?")
 
 
 def test_what_it_cannot_do_is_refused(client: OpenAI) -> None:
@@ -76,7 +78,7 @@ def test_what_it_cannot_do_is_refused(client: OpenAI) -> None:
             model=RELAY, messages=[{"role": "user", "content": "word " * 5000}]
         )
     card = client.models.retrieve(RELAY).model_dump()
-    assert card["operations"] == ["/v1/chat/completions", "/v1/completions"]
+    assert card["operations"] == ["/v1/chat/completions", "/v1/completions", "/v1/responses"]
 
 
 def test_the_operator_sees_what_it_is(client: OpenAI, operator: httpx.Client) -> None:

@@ -9,7 +9,7 @@ known, and it serves no adapters.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any, Self
 
@@ -36,6 +36,8 @@ from inference.link.engine_info import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.openai import OpenAIOperation, usage_body
+from inference.operations.operation import Operation
+from inference.operations.responses.responses import RESPONSES
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +46,12 @@ SILENCE_S = 600.0
 """How long the server may say nothing before its answer counts as lost: it may queue requests."""
 MAX_ERROR = 64 << 10
 """Bytes of an error's body that are read."""
-SERVED = (CHAT, COMPLETION)
+SENT_AS: Mapping[Operation, OpenAIOperation[Any]] = {
+    CHAT: CHAT,
+    COMPLETION: COMPLETION,
+    RESPONSES: CHAT,  # `ResponsesOperation.allowed` makes a chat
+}
+"""The operations that are served, each with the one as which the server gets it."""
 SHOWN = 5
 """Models that an error names."""
 MOST_AT_ONCE = 256
@@ -115,15 +122,15 @@ class UpstreamEngine:
     async def generate(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
         """As the contract says, always on the full path: it reads the server's stream, whether the
         client streams or not."""
-        operation, fields = _operation_of(work), work.take_fields()
-        assembly = None if fields.get("stream") else Assembly(operation)
-        reading = Reading(operation, work.meter, _choices(fields))
-        content = self._content(work, operation, fields)
+        sent_as, fields = _sent_as(work), work.take_fields()
+        assembly = None if fields.get("stream") else Assembly(sent_as)
+        reading = Reading(sent_as, work.meter, _choices(fields))
+        content = self._content(work, sent_as, fields)
         del fields
-        identity = _identity(work, operation)
+        identity = _identity(work)
         self._running += 1
         try:
-            async for data in self._events(operation.path.removeprefix("/v1/"), content):
+            async for data in self._events(sent_as.path.removeprefix("/v1/"), content):
                 chunk, chunks = reading.chunk(data), ()
                 if chunk is not None and assembly is not None:
                     assembly.add(chunk)
@@ -140,14 +147,14 @@ class UpstreamEngine:
             self._account(work, reading, len(content))
 
     def _content(
-        self, work: EngineWork, operation: OpenAIOperation[Any], fields: dict[str, Any]
+        self, work: EngineWork, sent_as: OpenAIOperation[Any], fields: dict[str, Any]
     ) -> bytes:
         """The body for the server.
 
         Raises:
             InvalidRequest: it can't do what the fields ask for.
         """
-        body = self._dialect.body(operation, fields) | {"model": self._model}
+        body = self._dialect.body(sent_as, fields) | {"model": self._model}
         if self._dialect.salted:
             body["cache_salt"] = work.salt
         return msgspec.json.encode(body)
@@ -255,7 +262,7 @@ def _info(profile: EngineProfile, card: dict[str, Any], url: str, dialect: Diale
         engine="upstream",
         revision=hashlib.sha256(f"{url}\n{card['id']}\n{dialect.name}".encode()).hexdigest(),
         engine_version=dialect.name,
-        operations=[one.name for one in SERVED],
+        operations=[one.name for one in SENT_AS],
         parsers={"tool": dialect.name} if "tools" in dialect.fields else {},
         structured_outputs=dialect.schemas,
         resumes=False,
@@ -270,12 +277,13 @@ def _length(card: dict[str, Any]) -> int | None:
     return told if isinstance(told, int) and 0 < told < 1 << 31 else None
 
 
-def _identity(work: EngineWork, operation: OpenAIOperation[Any]) -> dict[str, Any]:
-    return {"id": operation.answer_id(work.id), "created": work.created, "model": work.model}
+def _identity(work: EngineWork) -> dict[str, Any]:
+    id = work.operation.answer_id(work.id)
+    return {"id": id, "created": work.created, "model": work.model}
 
 
-def _operation_of(work: EngineWork) -> OpenAIOperation[Any]:
-    """The operation of a request that an upstream can serve.
+def _sent_as(work: EngineWork) -> OpenAIOperation[Any]:
+    """The operation as which the server gets a request.
 
     Raises:
         InferenceError: it can't.
@@ -284,9 +292,9 @@ def _operation_of(work: EngineWork) -> OpenAIOperation[Any]:
         raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
     if work.resume is not None:
         raise EngineFailed("An answer that another engine began can't be continued upstream.")
-    if not isinstance(work.operation, OpenAIOperation) or work.operation not in SERVED:
+    if (sent_as := SENT_AS.get(work.operation)) is None:
         raise InvalidRequest("This model's server does not support this operation.")
-    return work.operation
+    return sent_as
 
 
 def _choices(fields: dict[str, Any]) -> int:
