@@ -232,6 +232,20 @@ async def test_responses_are_sent_as_chats(server: Server, stream: bool) -> None
             await run(engine, refused)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_messages_are_sent_as_chats(server: Server, stream: bool) -> None:
+    body = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 9_000, "system": "S",
+            "stream": stream}  # fmt: skip
+    work = EngineWork("r", OPERATIONS.named("messages"), body, "shown-name", "s")
+    async with started(server) as engine:
+        answer = await run(engine, work)
+    assert [one["role"] for one in server.bodies[0]["messages"]] == ["system", "user"]
+    assert server.bodies[0]["max_tokens"] == 511, "what the context holds"
+    call = work.operation.parse(json.dumps(body | {"model": "shown-name"}).encode())
+    said = json.dumps(written(call, answer))
+    assert "Good day" in said or ('"Good"' in said and '" day"' in said)
+
+
 OF = {one.name: one for one in DIALECTS}
 
 
@@ -399,6 +413,7 @@ async def test_adapters_continued_answers_and_other_operations_are_refused(
             "chat",
             "completion",
             "responses",
+            "messages",
         ]
 
 

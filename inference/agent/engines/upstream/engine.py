@@ -35,6 +35,8 @@ from inference.errors import AdapterLoadFailed, EngineFailed, InvalidRequest
 from inference.link.engine_info import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
+from inference.operations.messages.as_chat import chat_of
+from inference.operations.messages.messages import MESSAGES
 from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import Operation
 from inference.operations.responses.responses import RESPONSES
@@ -50,6 +52,7 @@ SENT_AS: Mapping[Operation, OpenAIOperation[Any]] = {
     CHAT: CHAT,
     COMPLETION: COMPLETION,
     RESPONSES: CHAT,  # `ResponsesOperation.allowed` makes a chat
+    MESSAGES: CHAT,
 }
 """The operations that are served, each with the one as which the server gets it."""
 SHOWN = 5
@@ -123,6 +126,8 @@ class UpstreamEngine:
         """As the contract says, always on the full path: it reads the server's stream, whether the
         client streams or not."""
         sent_as, fields = _sent_as(work), work.take_fields()
+        if work.operation is MESSAGES:
+            fields = chat_of(fields, self.info.max_model_len)
         assembly = None if fields.get("stream") else Assembly(sent_as)
         reading = Reading(sent_as, work.meter, _choices(fields))
         content = self._content(work, sent_as, fields)
