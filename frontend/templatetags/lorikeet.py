@@ -32,6 +32,7 @@ register = template.Library()
 for _form in (
     formats.number,
     formats.money,
+    formats.cents,
     formats.signed_money,
     formats.exact_money,
     formats.price,

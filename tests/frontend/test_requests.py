@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_django.asserts import assertContains
 
-from frontend import formats
 from frontend.causes import cause
 from frontend.formats import duration, exact_money
 from frontend.views.operate.requests import InstallationFilter
@@ -851,11 +850,6 @@ def test_what_another_gateway_took_over_went_on_at_its_engine() -> None:
 )  # fmt: skip
 def test_durations_in_words(seconds: float | None, said: str) -> None:
     assert duration(seconds) == said
-
-
-def test_durations_of_a_column_have_one_unit() -> None:
-    found = [formats.seconds(one) for one in (None, 0.00126, 0.1824, 42.04, 1312.0)]
-    assert found == ["\u2013", "0.001 s", "0.182 s", "42.040 s", "1,312.000 s"]
 
 
 def test_tokens_per_second_are_of_what_follows_the_first() -> None:
