@@ -32,6 +32,12 @@ ABANDONED_AFTER = timedelta(days=1)
 """Longer than receiving a file, or writing one, can take."""
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether the error says that the bucket can't be reached or refuses. Botocore takes a tenth of
+    a second to import, so its classes are known by their module."""
+    return any(base.__module__ == "botocore.exceptions" for base in type(error).__mro__)
+
+
 class Movable(File):  # type: ignore[type-arg]
     """A file that a storage on the same file system may move instead of copying it."""
 

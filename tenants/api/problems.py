@@ -33,6 +33,7 @@ from rest_framework.views import exception_handler
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.errors import Refused
 from tenants.problem_details import MEDIA_TYPE, problem
+from tenants.storage import is_away
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +69,13 @@ class BadUpload(APIException):
 class DatabaseAway(APIException):
     status_code = HTTPStatus.SERVICE_UNAVAILABLE
     default_detail = "The database is unavailable. Try again later."
+    default_code = "service_unavailable"
+    wait = 1
+
+
+class StorageAway(APIException):
+    status_code = HTTPStatus.SERVICE_UNAVAILABLE
+    default_detail = "The storage of files is unavailable. Try again later."
     default_code = "service_unavailable"
     wait = 1
 
@@ -111,9 +119,6 @@ def _as_problem(error: Exception) -> Exception:
             return Conflict(error.message, error.code)
         case UploadRefused():
             return BadUpload(error)
-        case OperationalError() | InterfaceError():
-            log.error("database_unavailable", error=str(error))
-            return DatabaseAway()
         case Http404() if named := NONE_FOUND.fullmatch(str(error)):
             return NotFound(f"There is no {_words(named[1])} with this name or id.")
         case ObjectDoesNotExist():  # deleted after the view had found it
@@ -123,9 +128,12 @@ def _as_problem(error: Exception) -> Exception:
             return Conflict("Another request changed this at the same time. Try again.", "conflict")
         case DataError() if _is_of_a_value(error):  # a value in the URL or the body
             return ParseError("A string contains a null character, or a number is too large.")
-        case DatabaseError() if _is_away(error):
+        case DatabaseError() | InterfaceError() if _is_away(error):
             log.error("database_unavailable", error=str(error))
             return DatabaseAway()
+        case _ if is_away(error):
+            log.error("storage_unavailable", error=str(error))
+            return StorageAway()
         case RecursionError():  # from the parser, or from formatting a message with the value
             return ParseError("The body is nested too deeply.")
         case _:
@@ -137,13 +145,15 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower().replace("api ", "API ")
 
 
-def _sqlstate(error: DatabaseError) -> str | None:
+def _sqlstate(error: DatabaseError | InterfaceError) -> str | None:
     return getattr(error.__cause__, "sqlstate", None)
 
 
-def _is_away(error: DatabaseError) -> bool:
+def _is_away(error: DatabaseError | InterfaceError) -> bool:
     """Whether the database cannot be reached. A connection that breaks during a query raises a
     plain DatabaseError without an SQLSTATE."""
+    if isinstance(error, OperationalError | InterfaceError):
+        return True
     return _sqlstate(error) in OF_OUTAGES or (
         type(error) is DatabaseError and _sqlstate(error) is None
     )

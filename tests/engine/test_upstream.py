@@ -16,7 +16,7 @@ from inference.agent.engines.engine import EngineNotStarted, EngineWork, Meter
 from inference.agent.engines.profile import BadProfile, EngineProfile
 from inference.agent.engines.upstream.dialects import DIALECTS, Dialect
 from inference.agent.engines.upstream.engine import UpstreamEngine
-from inference.agent.engines.upstream.reading import MAX_EVENT, Events
+from inference.agent.engines.upstream.reading import MAX_EVENT, EventStream
 from inference.errors import (
     AdapterLoadFailed,
     ContextLengthExceeded,
@@ -460,7 +460,7 @@ def test_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_events_may_come_in_any_pieces() -> None:
     text = b"event: x\ndata: {1}\r\n\r\n: note\n\ndata:{2}\n\ndata: [DONE]\n\n"
     for cut in range(len(text)):
-        feed = Events()
+        feed = EventStream()
         assert [*feed.feed(text[:cut]), *feed.feed(text[cut:])] == [b"{1}", b"{2}"]
     with pytest.raises(EngineFailed, match="more than 4194304 bytes"):
-        list(Events().feed(b"data: " + b"x" * MAX_EVENT))
+        list(EventStream().feed(b"data: " + b"x" * MAX_EVENT))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -48,7 +49,10 @@ def billed(stack: Stack, slug: str, model: str, completion_tokens: int) -> int:
 
 
 def test_its_answers_are_the_servers_and_both_are_billed(client: OpenAI, stack: Stack) -> None:
-    asked = {"messages": [{"role": "user", "content": "Who is it? " * 9}], "max_tokens": 17}
+    asked: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "Who is it? " * 9}],
+        "max_tokens": 17,
+    }
     direct = client.chat.completions.create(model=MODEL_NAME, **asked)
     whole = client.chat.completions.create(model=RELAY, **asked)
     streamed = list(
@@ -69,7 +73,7 @@ def test_its_answers_are_the_servers_and_both_are_billed(client: OpenAI, stack: 
 
 
 def test_what_it_cannot_do_is_refused(client: OpenAI) -> None:
-    question = [{"role": "user", "content": "x"}]
+    question: Any = [{"role": "user", "content": "x"}]
     with pytest.raises(BadRequestError, match="`top_k` is not supported") as refused:
         client.chat.completions.create(model=RELAY, messages=question, extra_body={"top_k": 3})
     assert refused.value.param == "top_k"

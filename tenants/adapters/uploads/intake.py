@@ -26,6 +26,7 @@ from tenants.adapters.uploads.guard import (
 )
 from tenants.adapters.uploads.parts import OffsetMoved, UploadGone, Writer
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
+from tenants.storage import is_away
 
 Headers = Iterable[tuple[bytes, bytes]]
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -129,14 +130,25 @@ async def _take(scope: Scope, admitted: IntakeAnswer, receive: Receive) -> int:
             UploadRefusal.OFFSET_MISMATCH,
             f"Another request is sending this upload, whose offset is now {moved} bytes.",
         ) from moved
-    except OSError as error:
-        if error.errno not in FULL:
+    except Exception as error:
+        if (refusal := _not_stored(error)) is None:
             raise
-        raise UploadRefused(
+        raise refusal from error
+    return writer.offset
+
+
+def _not_stored(error: Exception) -> UploadRefused | None:
+    """The refusal of bytes that could not be stored; None if the error says something else."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return UploadRefused(
             UploadRefusal.STORAGE_FULL,
             "The server's disk for uploads is full. Continue once the operator has freed space.",
-        ) from error
-    return writer.offset
+        )
+    if is_away(error):
+        return UploadRefused(
+            UploadRefusal.STORAGE_AWAY, "The storage of files is unavailable. Continue later.", 1
+        )
+    return None
 
 
 async def copy_body(writer: Writer, length: int, receive: Receive) -> None:

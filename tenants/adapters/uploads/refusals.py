@@ -47,6 +47,7 @@ class UploadRefusal(StrEnum):
     TOO_MANY_UPLOADS = "too_many_uploads"
     TOO_MANY_PIECES = "too_many_pieces"
     STORAGE_FULL = "storage_full"
+    STORAGE_AWAY = "storage_unavailable"
     QUOTA_EXCEEDED = "storage_quota_exceeded"
     COMMIT_INVALID = "commit_invalid"
     NOTHING_TO_KEEP = "nothing_to_keep"
@@ -65,6 +66,7 @@ STATUS = {
     UploadRefusal.TOO_MANY_UPLOADS: 429,
     UploadRefusal.QUOTA_EXCEEDED: 403,
     UploadRefusal.STORAGE_FULL: 507,
+    UploadRefusal.STORAGE_AWAY: 503,
 }
 """HTTP status by code; 400 for all others."""
 

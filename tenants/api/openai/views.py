@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
@@ -27,6 +28,9 @@ from inference.key_headers import api_key
 from inference.operations.error_shapes import OPENAI, ErrorShape
 from tenants.api.authentication import raw_headers
 from tenants.models import ApiKey
+from tenants.storage import is_away
+
+log = structlog.get_logger(__name__)
 
 S = TypeVar("S")
 
@@ -79,6 +83,12 @@ def openai_view(view: View, methods: Sequence[str] = READING, shape: ErrorShape 
             return refusal(error, shape)
         except OperationalError:
             return refusal(Unavailable("The database is unavailable.", retry_after_s=1), shape)
+        except Exception as error:
+            if not is_away(error):
+                raise
+            log.error("storage_unavailable", error=str(error))
+            told = Unavailable("The storage of files is unavailable.", retry_after_s=1)
+            return refusal(told, shape)
 
     return guarded
 

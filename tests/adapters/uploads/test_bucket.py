@@ -13,7 +13,9 @@ from typing import IO, cast
 
 import boto3
 import pytest
+from django.core.files.base import ContentFile
 from django.core.files.uploadedfile import TemporaryUploadedFile
+from django.test import Client
 from pytest_django import Settings
 
 from inference.content import CONFIG, WEIGHTS
@@ -98,6 +100,25 @@ def in_a_folder(another: Machine) -> dict[str, bytes]:
         with open_file(version.folder, name) as file:
             found[name] = file.read()
     return found
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_bucket_that_is_away(
+    tenant: Tenant, server: str, contents: Callable[[], list[str]], client: Client
+) -> None:
+    boto3.resource("s3", endpoint_url=server, **KEYS).Bucket(BUCKET).delete()
+    upload = Tus(make_key(tenant, "adapters:write")[1])
+    url = upload.begin()
+    refused = upload.append(url, 0, TAR)
+    assert refused.status_code == 503
+    assert "storage of files is unavailable" in refused.json()["detail"]
+    key = {"Authorization": f"Bearer {make_key(tenant, 'inference')[1]}"}
+    body = {"file": ContentFile(b"{}", "x.jsonl"), "purpose": "batch"}
+    answer = client.post("/v1/files", body, headers=key)
+    assert answer.status_code == 503 and answer["Retry-After"]
+    assert answer.json()["error"]["message"] == "The storage of files is unavailable."
+    boto3.resource("s3", endpoint_url=server, **KEYS).create_bucket(Bucket=BUCKET)
+    assert upload.append(url, upload.offset(url), TAR).status_code in (202, 204)
 
 
 @pytest.mark.django_db(transaction=True)

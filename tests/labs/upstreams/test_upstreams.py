@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not LLAMA_CPP.exists(), reason="needs `make upstreams`"),
     pytest.mark.asyncio(loop_scope="module"),
 ]
-QUESTION = [{"role": "user", "content": "What is the capital of Peru?"}]
+QUESTION: Any = [{"role": "user", "content": "What is the capital of Peru?"}]
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 20}},
@@ -98,7 +98,12 @@ async def test_a_schema_binds(engine: UpstreamEngine) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_named_tool_is_called(engine: UpstreamEngine, stream: bool) -> None:
     named = {"type": "function", "function": {"name": "answer"}}
-    asked = {"tools": [TOOL], "tool_choice": named, "max_tokens": 60, "temperature": 0}
+    asked: dict[str, Any] = {
+        "tools": [TOOL],
+        "tool_choice": named,
+        "max_tokens": 60,
+        "temperature": 0,
+    }
     answer, told = await ask(engine, **asked, stream=stream)
     assert '"answer"' in json.dumps(told) and answer.meter.completion_tokens > 0
 

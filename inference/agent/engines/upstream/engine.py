@@ -30,7 +30,7 @@ from inference.agent.engines.engine import (
 )
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.upstream.dialects import BY_NAME, Dialect, dialect_of
-from inference.agent.engines.upstream.reading import Events, Reading, error_of
+from inference.agent.engines.upstream.reading import EventStream, StreamReading, error_of
 from inference.errors import AdapterLoadFailed, EngineFailed, InvalidRequest
 from inference.link.engine_info import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
@@ -129,14 +129,15 @@ class UpstreamEngine:
         if work.operation is MESSAGES:
             fields = chat_of(fields, self.info.max_model_len)
         assembly = None if fields.get("stream") else Assembly(sent_as)
-        reading = Reading(sent_as, work.meter, _choices(fields))
+        reading = StreamReading(sent_as, work.meter, _choices(fields))
         content = self._content(work, sent_as, fields)
         del fields
         identity = _identity(work)
         self._running += 1
         try:
             async for data in self._events(sent_as.path.removeprefix("/v1/"), content):
-                chunk, chunks = reading.chunk(data), ()
+                chunk = reading.chunk(data)
+                chunks: tuple[bytes, ...] = ()
                 if chunk is not None and assembly is not None:
                     assembly.add(chunk)
                 elif chunk is not None:
@@ -164,7 +165,7 @@ class UpstreamEngine:
             body["cache_salt"] = work.salt
         return msgspec.json.encode(body)
 
-    def _account(self, work: EngineWork, reading: Reading, body_bytes: int) -> None:
+    def _account(self, work: EngineWork, reading: StreamReading, body_bytes: int) -> None:
         if not reading.exact:
             reading.estimate_prompt(body_bytes)
             log.info("upstream_usage_estimated", request_id=work.id)
@@ -181,7 +182,7 @@ class UpstreamEngine:
         """
         headers = {"Content-Type": "application/json"}
         request = self._client.stream("POST", path, content=content, headers=headers)
-        events = Events()
+        events = EventStream()
         try:
             async with request as answer:
                 if answer.status_code != httpx.codes.OK:
@@ -305,8 +306,9 @@ def _sent_as(work: EngineWork) -> OpenAIOperation[Any]:
 def _choices(fields: dict[str, Any]) -> int:
     """How many texts are asked for: `n` for each prompt."""
     prompt = fields.get("prompt")
-    several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
-    return int(fields.get("n") or 1) * (len(prompt) if several else 1)
+    prompts = prompt if isinstance(prompt, list) else []
+    several = len(prompts) if prompts and not isinstance(prompts[0], int) else 1
+    return int(fields.get("n") or 1) * several
 
 
 async def _beginning(answer: httpx.Response) -> bytes:

@@ -31,7 +31,7 @@ RETRY_S = 1.0
 CHARS_PER_TOKEN = 4
 
 
-class Events:
+class EventStream:
     """The events of a stream, from pieces of it."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class _Chunk(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Chunk)
 
 
-class Reading:
+class StreamReading:
     """One streamed answer: `chunk` for each event, in order."""
 
     def __init__(self, operation: OpenAIOperation[Any], meter: Meter, max_choices: int) -> None:
