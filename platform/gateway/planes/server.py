@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 FILES = 256
 """Open files of a process apart from its clients' connections: databases, Redis, logs, adapters."""
+ARRIVAL_S = 0.2
+"""How long requests that were sent before the listener closed may take to arrive, at the end."""
 
 
 class NotStarted(Exception):
@@ -34,11 +36,17 @@ class NotStarted(Exception):
 
 class Server(uvicorn.Server):
     """On the first signal it calls `drain`, which finishes requests, before it closes its
-    connections; on the second it ends at once."""
+    connections; on the second it ends at once.
 
-    def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]]) -> None:
+    From the first signal on, each answer is the last one on its connection: a connection that a
+    client keeps would otherwise be closed while its next request is on the way, and reset.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, census: Census, drain: Callable[[], Awaitable[object]]
+    ) -> None:
         super().__init__(config)
-        self._drain = drain
+        self._census, self._drain = census, drain
         self._draining: asyncio.Task[None] | None = None
         self._alive: asyncio.Task[None] | None = None
         self._signals = 0
@@ -61,11 +69,24 @@ class Server(uvicorn.Server):
 
     def _begin_to_drain(self) -> None:
         announce.stopping()
+        self._census.closing = True
+        for connection in self.server_state.connections:
+            if isinstance(connection, HttpConnection):
+                connection.answer_is_last()
         self._draining = self._loop.create_task(self._drained())
 
     async def _drained(self) -> None:
         await self._drain()
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listener, then the connections, once what was sent to them has arrived."""
+        if not self.force_exit:
+            await asyncio.sleep(0)  # the loop accepts what is queued, which closing would reset
+            for server in self.servers:
+                server.close()
+            await asyncio.sleep(ARRIVAL_S)
+        await super().shutdown(sockets)
 
 
 async def nothing() -> None:
@@ -78,7 +99,7 @@ def serve(
     port: int,
     *,
     graceful_s: int,
-    drain: Callable[[], Awaitable[None]] = nothing,
+    drain: Callable[[], Awaitable[object]] = nothing,
     **options: Any,
 ) -> None:
     """Serve until a signal ends it; `options` are uvicorn's.
@@ -88,10 +109,12 @@ def serve(
         NotStarted: it did not start.
     """
     proxies, bounds = Proxies(settings.TRUSTED_PROXIES), within_open_files(EdgeBounds.configured())
+    census = Census(bounds.connections, bounds.connections_per_address)
     config = configured(
         application,
         bounds,
         proxies,
+        census,
         host=host,
         port=port,
         loop="uvloop",
@@ -99,7 +122,7 @@ def serve(
         timeout_graceful_shutdown=graceful_s,
         **options,
     )
-    server = Server(config, drain)
+    server = Server(config, census, drain)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(server.serve())
     if not server.started:
@@ -107,10 +130,9 @@ def serve(
 
 
 def configured(
-    application: Any, bounds: EdgeBounds, proxies: Proxies, **options: Any
+    application: Any, bounds: EdgeBounds, proxies: Proxies, census: Census, **options: Any
 ) -> uvicorn.Config:
     """uvicorn's configuration for an application behind the edge."""
-    census = Census(bounds.connections, bounds.connections_per_address)
     http: Any = partial(HttpConnection, bounds, census, proxies)
     return uvicorn.Config(
         TrueAddress(application, proxies, census),
@@ -121,7 +143,6 @@ def configured(
         access_log=False,
         server_header=False,
         date_header=True,
-        timeout_keep_alive=int(bounds.keep_alive_s) + 1,  # the edge closes earlier
         **options,
     )
 
