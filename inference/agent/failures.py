@@ -120,10 +120,7 @@ class EngineFailures:
     # --- engines ---------------------------------------------------------------------------------
 
     def note(self, how: str, ran: Sequence[Job]) -> list[Suspect]:
-        """The engine failed while these ran; returns what other agents should be told of that,
-        nothing if it was noted before."""
-        if self.how or self.over:
-            return []
+        """The engine failed while these ran; returns what other agents should be told of that."""
         now = time.time()
         self.how = self.last = how
         self.count += 1
@@ -142,7 +139,6 @@ class EngineFailures:
                     digest=suspect.digest,
                 )
         self._keep()
-        log.error("engine_failed", how=how, requests=[job.id for job in ran])
         return charged
 
     def _charged(self, ran: Sequence[Job], now: float) -> list[Job]:

@@ -119,8 +119,11 @@ class Jobs:
 
     def engine_failed(self, how: str) -> None:
         """Remember what ran, and tell the gateways before their clients can try again."""
+        if self._failures.how or self._failures.over:
+            return
         ran = [job for job in self if job.digest and job.submitted_at is not None]
         self._report(self._failures.note(how, ran))
+        log.error("engine_failed", how=how, requests=[job.id for job in ran])
 
     def _report(self, suspects: list[Suspect]) -> None:
         if suspects:

@@ -273,7 +273,7 @@ def test_a_failed_write_of_failures_is_logged(tmp_path: Path, logs: list[Any]) -
     failures = EngineFailures(tmp_path / "no" / "folder")
     assert failures.note("died", []) == []
     assert failures.count == 1
-    assert [line["event"] for line in logs] == ["failures_not_kept", "engine_failed"]
+    assert [line["event"] for line in logs] == ["failures_not_kept"]
 
 
 def test_old_suspects_are_forgotten_when_read(
