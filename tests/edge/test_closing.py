@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
+import uvloop
 from uvicorn.server import ServerState
 
 from gateway.edge.bounds import EdgeBounds
@@ -287,3 +288,33 @@ async def test_each_answer_is_the_last_on_its_connection_once_a_server_drains(
     assert all(b"connection: close" in answer for answer in answers)
     for _, writer in (held, kept, new):
         writer.close()
+
+
+def test_connections_that_the_kernel_holds_are_answered_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a busy machine: production's loop accepts one connection per iteration."""
+    monkeypatch.setattr(serving, "ARRIVAL_S", 0.0)
+
+    async def run() -> list[bytes]:
+        census, ended = Census(100, 100), asyncio.Event()
+        config = configured(Held(), BOUNDS, Proxies(()), census, lifespan="off", ws="none")
+        server = Server(config, census, ended.wait)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            running = asyncio.create_task(server.serve(sockets=[listener]))
+            while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+                await asyncio.sleep(0)
+            clients = [socket.create_connection(listener.getsockname()) for _ in range(20)]
+            for client in clients:
+                client.sendall(get())
+            await server.shutdown()
+            server.should_exit = True
+            await running
+        answers = [client.recv(1 << 16) for client in clients]
+        for client in clients:
+            client.close()
+        return answers
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        answers = runner.run(run())
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 204"] * 20

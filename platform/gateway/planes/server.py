@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
+import select
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -26,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 FILES = 256
 """Open files of a process apart from its clients' connections: databases, Redis, logs, adapters."""
+ACCEPT_S = 1.0
+"""How long connections that the kernel holds are accepted, at the end."""
 ARRIVAL_S = 0.2
 """How long requests that were sent before the listener closed may take to arrive, at the end."""
 
@@ -82,11 +86,23 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listener, then the connections, once what was sent to them has arrived."""
         if not self.force_exit:
-            await asyncio.sleep(0)  # the loop accepts what is queued, which closing would reset
-            for server in self.servers:
-                server.close()
+            await self._stop_listening()
             await asyncio.sleep(ARRIVAL_S)
         await super().shutdown(sockets)
+
+    async def _stop_listening(self) -> None:
+        """Close the listener once the loop has accepted what the kernel holds, which closing would
+        reset: it accepts one connection per iteration. The kernel is asked to hold no more."""
+        held, end = select.poll(), self._loop.time() + ACCEPT_S
+        for server in self.servers:
+            for listening in server.sockets:
+                with socket.socket(fileno=os.dup(listening.fileno())) as listener:
+                    listener.listen(0)
+                held.register(listening.fileno(), select.POLLIN)
+        while held.poll(0) and self._loop.time() < end:  # noqa: ASYNC110 - the loop has no event
+            await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
 
 
 async def nothing() -> None:
