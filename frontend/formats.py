@@ -49,6 +49,12 @@ def money(pico: Any) -> str:
     return _with_currency(f"{units:,.2f}")
 
 
+def cents(pico: Any) -> str:
+    """As `money`, in a column of amounts of very different sizes: `<$0.01` below a cent."""
+    units = Decimal(int(pico or 0)).scaleb(-12)
+    return f"<{_with_currency('0.01')}" if 0 < units < Decimal("0.01") else money(pico)
+
+
 def signed_money(pico: int) -> str:
     """As `money`, for an amount that may be negative."""
     return f"\u2212{money(-pico)}" if pico < 0 else money(pico)
@@ -101,6 +107,11 @@ def duration(seconds: float | None) -> str:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that all rows of a table share: `0.182 s`, `1,312.004 s`."""
+    return NONE if value is None else f"{value:,.3f} s"
 
 
 def day(at: date | datetime | None) -> str:

@@ -32,6 +32,7 @@ register = template.Library()
 for _form in (
     formats.number,
     formats.money,
+    formats.cents,
     formats.signed_money,
     formats.exact_money,
     formats.price,
@@ -39,6 +40,7 @@ for _form in (
     formats.rate,
     size,
     formats.duration,
+    formats.seconds,
     formats.day,
     formats.month,
     formats.moment,

@@ -25,6 +25,8 @@ from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent
 from inference.agent.engines.engine import Engine, EngineNotStarted
 from inference.agent.engines.profile import RUNNERS, BadProfile, EngineProfile
+from inference.agent.engines.upstream.dialects import DIALECTS
+from inference.agent.engines.upstream.engine import UpstreamEngine
 from inference.agent.failures import EngineFailures
 from inference.agent.jobs.kept_answers import KEPT_BYTES
 from inference.agent.journal import shared
@@ -155,9 +157,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--engine",
-        choices=["vllm", "synthetic"],
+        choices=["vllm", "upstream", "synthetic"],
         default="vllm",
-        help="`synthetic` generates made-up text; only for tests and benchmarks of gateways",
+        help=(
+            "`upstream` serves the model of another OpenAI-compatible server; `synthetic` "
+            "generates made-up text, only for tests and benchmarks of gateways"
+        ),
     )
     add(
         "--cache-dir",
@@ -236,6 +241,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_queue(whole.add_argument_group("queue in front of the engine").add_argument)
     _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
+    _add_upstream(whole.add_argument_group("upstream engine").add_argument)
     _add_synthetic(whole.add_argument_group("synthetic engine").add_argument)
     return whole
 
@@ -410,6 +416,33 @@ def _add_profile(add: Callable[..., Any]) -> None:
     add("--extra", type=json.loads, default={}, help="JSON object of further vLLM engine arguments")
 
 
+def _add_upstream(add: Callable[..., Any]) -> None:
+    add(
+        "--upstream-url",
+        default=_default("LORIKEET_UPSTREAM_URL", ""),
+        metavar="URL",
+        help=(
+            "the server's address with /v1, as OpenAI's SDKs take it; its key is read from "
+            "LORIKEET_UPSTREAM_KEY only (LORIKEET_UPSTREAM_URL)"
+        ),
+    )
+    add(
+        "--upstream-model",
+        default=_default("LORIKEET_UPSTREAM_MODEL", ""),
+        metavar="NAME",
+        help=(
+            "the server's own name of the model; by default --model, or the only one that it has "
+            "(LORIKEET_UPSTREAM_MODEL)"
+        ),
+    )
+    add(
+        "--upstream-dialect",
+        choices=[one.name for one in DIALECTS],
+        default=_default("LORIKEET_UPSTREAM_DIALECT", ""),
+        help="what kind of server it is; by default it is asked (LORIKEET_UPSTREAM_DIALECT)",
+    )
+
+
 def _add_synthetic(add: Callable[..., Any]) -> None:
     add("--tokens-per-second", type=float, default=0.0, help="speed of each stream; 0: no limit")
 
@@ -430,6 +463,13 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
     if not options.model:
         raise BadProfile("no model: set --model or MODEL")
     given = {name: getattr(options, name) for name in PROFILE_FIELDS}
+    if options.engine == "upstream":
+        if not options.upstream_url.startswith(("http://", "https://")):
+            raise BadProfile(
+                f"upstream_url is {options.upstream_url!r}: it must be an address such as "
+                "http://127.0.0.1:8000/v1"
+            )
+        return EngineProfile.on_gpu(options.model, **given)  # nothing of it is this machine's
     return EngineProfile.here(options.model, **given)
 
 
@@ -440,6 +480,14 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
         from inference.agent.engines.synthetic.engine import SyntheticEngine
 
         return SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second or None)
+    if options.engine == "upstream":
+        return await UpstreamEngine.start(
+            profile,
+            options.upstream_url,
+            environ.text("LORIKEET_UPSTREAM_KEY", ""),
+            model=options.upstream_model,
+            dialect=options.upstream_dialect,
+        )
     from inference.agent.engines.vllm.engine import VLLMEngine
 
     return await VLLMEngine.start(profile)

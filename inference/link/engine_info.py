@@ -53,7 +53,7 @@ class ModelInfo(Value, frozen=True):
     kv_tokens: Count
     modules: dict[str, tuple[Size, Size]]
     engine: str
-    """The implementation: `vllm` or `synthetic`."""
+    """The implementation: `vllm`, `upstream` or `synthetic`."""
     revision: str = ""
     """Digest of weights, tokenizer, chat template and options that change answers: engines of one
     revision give the same answer."""

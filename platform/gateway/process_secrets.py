@@ -61,7 +61,13 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         "LORIKEET_CONTENT_KEY_PREVIOUS",
         "LORIKEET_EMAIL_HOST_PASSWORD",
     },
-    "engine": TRACES | {"LORIKEET_ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"},
+    "engine": TRACES
+    | {
+        "LORIKEET_ENGINE_CREDENTIAL",
+        "LORIKEET_UPSTREAM_KEY",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+    },
     "engines": TRACES
     | {
         "LORIKEET_ENGINE_CREDENTIAL",

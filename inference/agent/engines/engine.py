@@ -1,7 +1,8 @@
-"""What the agent needs of an engine. Two implementations pass the same contract tests.
+"""What the agent needs of an engine.
 
-`vllm.engine.VLLMEngine` is the product; `synthetic.SyntheticEngine` is for unit tests and gateway
-benchmarks only. Only modules in `vllm` import vLLM.
+`vllm.engine.VLLMEngine` is the product; `upstream.engine.UpstreamEngine` serves the model of
+another server; `synthetic.engine.SyntheticEngine` is for unit tests and gateway benchmarks only.
+Only modules in `vllm` import vLLM.
 
 Call order: `load` an adapter and await it before `generate` uses it; `unload` only what no running
 work uses (the agent's slots see to both). `close` ends the engine; nothing may follow it.

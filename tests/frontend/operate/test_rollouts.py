@@ -114,7 +114,7 @@ def test_how_far_it_is(operator: Client, rollout: Rollout) -> None:
     for url in (at(rollout), reverse("operate_live-rollouts") + f"?rollout={rollout.pk}"):
         text = text_of(operator.get(url)).replace('\\"', '"').replace("\\n", "")
         assert "The next step waits for an operator." in text
-        assert "1.5%" in text and "2.0%" in text and "320 ms" in text
+        assert "1.5%" in text and "2.0%" in text and "0.320 s" in text
         assert "of 12" in text and "globex" in text
 
 

@@ -198,7 +198,7 @@ def test_where_it_is_required_he_can_do_nothing_else(
     for door in DOORS:
         if door.path.startswith(("/account/", "/v1/")):
             continue  # needed to set one up; and /v1/ takes keys only
-        for method in METHODS:
+        for method in ("GET", "POST"):  # the middleware that refuses does not look at the method
             answer = everything_sent(door, client, method, {"username": "x", "slug": "y"})
             assert answer.status_code in (302, 403), (method, door)
             if answer.status_code == 302:

@@ -34,6 +34,16 @@ def test_money(pico: int, rounded: str, exact: str) -> None:
     assert (formats.money(pico), formats.exact_money(pico)) == (rounded, exact)
 
 
+def test_durations_of_a_column_have_one_unit() -> None:
+    found = [formats.seconds(one) for one in (None, 0.00126, 0.1824, 42.04, 1312.0)]
+    assert found == ["\u2013", "0.001 s", "0.182 s", "42.040 s", "1,312.000 s"]
+
+
+def test_small_amounts_beside_large_ones_are_less_than_a_cent() -> None:
+    told = [formats.cents(pico) for pico in (0, 1, PICO // 100 - 1, PICO // 100, 1284 * PICO)]
+    assert told == ["$0.00", "<$0.01", "<$0.01", "$0.01", "$1,284.00"]
+
+
 def test_the_costs_of_a_column_are_exact_and_aligned() -> None:
     text = formats.aligned_money([0, 3_104_000_000, 1284 * PICO])
     assert [text(one) for one in (0, 3_104_000_000, 1284 * PICO)] == [

@@ -33,9 +33,9 @@ try:
 except ImportError:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
 
+from inference.agent.engines.assembly import IDS, Assembly
 from inference.agent.engines.engine import EngineOutput, EngineWork, Meter
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.vllm.assembly import IDS, Assembly
 from inference.agent.engines.vllm.cache_events import reporting
 from inference.agent.engines.vllm.errors import as_error, of_info
 from inference.agent.engines.vllm.grammars import Grammars

@@ -1,0 +1,161 @@
+"""What OpenAI-compatible servers take, and in which words.
+
+A field that a server does not have is refused by name: many ignore what they do not know, and the
+answer would be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from inference.errors import InvalidRequest
+from inference.operations.chat import CHAT
+from inference.operations.completion import COMPLETION
+from inference.operations.operation import Operation
+
+STANDARD = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "n",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "prompt",
+        "reasoning_effort",
+        "response_format",
+        "seed",
+        "stop",
+        "stream",
+        "suffix",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+    }
+)
+"""Of OpenAI's own API."""
+SIMPLE = STANDARD - {
+    "logit_bias", "logprobs", "n", "parallel_tool_calls", "reasoning_effort", "suffix",
+    "tool_choice", "top_logprobs",
+}  # fmt: skip
+LOCAL = frozenset({"ignore_eos", "min_p", "repetition_penalty", "top_k"})
+"""What servers of open models usually add."""
+
+WITHOUT_EFFECT: Mapping[str, Any] = {
+    "add_generation_prompt": True,
+    "continue_final_message": False,
+    "echo": False,
+    "ignore_eos": False,
+    "include_reasoning": True,
+    "include_stop_str_in_output": False,
+    "logprobs": False,
+    "min_p": 0,
+    "min_tokens": 0,
+    "n": 1,
+    "parallel_tool_calls": True,
+    "repetition_penalty": 1,
+    "return_token_ids": False,
+    "return_tokens_as_token_ids": False,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "tool_choice": "auto",
+    "top_k": 0,
+    "top_logprobs": 0,
+}
+"""Values that change nothing: with them a field may be left out. `top_k` may be -1 too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One kind of server."""
+
+    name: str
+    """What operators and errors call it."""
+    owner: str
+    """`owned_by` of the models that it lists; empty: any other."""
+    fields: frozenset[str]
+    """Those of our operations' fields that it has."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    schemas: bool = False
+    """Whether it constrains an answer to a JSON schema."""
+    running_usage: bool = False
+    """Whether each chunk can have the usage so far (`continuous_usage_stats`)."""
+    salted: bool = False
+    """Whether its prefix cache can be divided by a salt (`cache_salt`)."""
+
+    def body(self, operation: Operation, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of an admitted request as this server takes them, without the model.
+
+        Raises:
+            InvalidRequest: it does not have one of them.
+        """
+        kept = dict(fields)
+        if kept.get("top_k") == 1 and "top_k" not in self.fields:  # the likeliest token alone
+            del kept["top_k"]
+            kept["temperature"] = 0
+        for name in fields.keys() - self.fields:
+            if name in kept and not _without_effect(name, kept.pop(name)):
+                raise InvalidRequest(
+                    f"`{name}` is not supported: this model is served by {self.name}.", param=name
+                )
+        if not self.schemas and _wants_schema(kept.get("response_format")):
+            raise InvalidRequest(
+                f"`response_format` with a schema is not supported: this model is served by "
+                f"{self.name}.",
+                param="response_format",
+            )
+        most = kept.pop("max_completion_tokens", None)
+        if most is not None:
+            kept["max_tokens"] = most
+        if "max_tokens" in kept and operation is CHAT and self is OPENAI:
+            kept["max_completion_tokens"] = kept.pop("max_tokens")
+        usage = {"include_usage": True}
+        if self.running_usage:
+            usage["continuous_usage_stats"] = True
+        named = {self.renamed.get(name, name): value for name, value in kept.items()}
+        return named | {"stream": True, "stream_options": usage}
+
+
+def _without_effect(name: str, value: Any) -> bool:
+    if name == "top_k" and value == -1:
+        return True
+    return name in WITHOUT_EFFECT and bool(value == WITHOUT_EFFECT[name])
+
+
+def _wants_schema(response_format: Any) -> bool:
+    return isinstance(response_format, dict) and response_format.get("type") == "json_schema"
+
+
+VLLM = Dialect(
+    "vLLM", "vllm", CHAT.accepted | COMPLETION.accepted | {"chat_template_kwargs"},
+    schemas=True, running_usage=True, salted=True,
+)  # fmt: skip
+OPENAI = Dialect("OpenAI", "openai", STANDARD, schemas=True)
+OTHER = Dialect("an OpenAI-compatible server", "", STANDARD)
+DIALECTS = (
+    VLLM,
+    OPENAI,
+    Dialect("SGLang", "sglang", STANDARD - {"suffix"} | LOCAL | {"min_tokens", "stop_token_ids"},
+            schemas=True),
+    Dialect("llama.cpp", "llamacpp", STANDARD - {"suffix", "reasoning_effort"} | LOCAL,
+            {"repetition_penalty": "repeat_penalty"}, schemas=True),
+    Dialect("llama-cpp-python", "me", STANDARD - {"n", "reasoning_effort", "parallel_tool_calls"}
+            | {"min_p", "top_k", "repetition_penalty"}, {"repetition_penalty": "repeat_penalty"},
+            schemas=True),
+    Dialect("Ollama", "library", SIMPLE, schemas=True),
+    OTHER,
+)  # fmt: skip
+BY_NAME = {one.name: one for one in DIALECTS}
+
+
+def dialect_of(card: Mapping[str, Any]) -> Dialect:
+    """The dialect of the server that lists this model."""
+    owner = card.get("owned_by")
+    return next((one for one in DIALECTS if one.owner and one.owner == owner), OTHER)

@@ -1,0 +1,237 @@
+"""Reads what an OpenAI-compatible server answers: events, counts and errors. No IO.
+
+The server is another program, often another company's: nothing that it sends is trusted to be
+complete, small or of the right type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from inference.agent.engines.engine import Meter
+from inference.errors import (
+    ContextLengthExceeded,
+    EngineFailed,
+    InferenceError,
+    InvalidRequest,
+    Overloaded,
+)
+from inference.operations.openai import OpenAIOperation, drop_unasked
+
+MAX_EVENT = 4 << 20
+"""Bytes of one event: far above a token with all its log-probabilities."""
+DONE = b"[DONE]"
+TOO_LONG = re.compile(r"context (?:length|size|window)", re.IGNORECASE)
+REASONS = {"stop", "length", "tool_calls", "content_filter"}
+RETRY_S = 1.0
+CHARS_PER_TOKEN = 4
+
+
+class Events:
+    """The events of a stream, from pieces of it."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """The data of each event that the piece completes, without `[DONE]`.
+
+        Raises:
+            EngineFailed: an event is longer than MAX_EVENT.
+        """
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > MAX_EVENT:
+            raise EngineFailed(f"The upstream sent an event of more than {MAX_EVENT} bytes.")
+        for line in lines:
+            name, _, data = line.rstrip(b"\r").partition(b":")
+            data = data.strip()
+            if name == b"data" and data and data != DONE:
+                yield data
+
+
+class _Function(msgspec.Struct, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct, omit_defaults=True):
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: _Function | None = None
+
+
+class _Said(msgspec.Struct, omit_defaults=True):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+    def delta(self, *, first: bool) -> dict[str, Any]:
+        """As clients get it: the role stands in a choice's first one only."""
+        for place, call in enumerate(self.tool_calls or ()):
+            call.index = place if call.index is None else call.index
+        said: dict[str, Any] = msgspec.to_builtins(self)
+        if thought := said.pop("reasoning_content", None):  # the older name
+            said.setdefault("reasoning", thought)
+        return {"role": "assistant", "content": ""} | said if first else said
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    delta: _Said | None = None
+    text: str | None = None
+    logprobs: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(_Chunk)
+
+
+class Reading:
+    """One streamed answer: `chunk` for each event, in order."""
+
+    def __init__(self, operation: OpenAIOperation[Any], meter: Meter, max_choices: int) -> None:
+        self._operation, self._meter, self._max_choices = operation, meter, max_choices
+        self._begun: set[int] = set()
+        self._reasons: dict[int, str] = {}
+        self._taken = meter.completion_tokens
+        self.exact = False
+        """Whether the server has said what it used; before, each piece of text counts as a token,
+        as which nearly all servers send it."""
+
+    def ended(self) -> str:
+        """The finish reason of the request as a whole: `length` if a choice was cut.
+
+        Raises:
+            EngineFailed: a choice has not ended.
+        """
+        if not self._reasons or self._begun - self._reasons.keys():
+            raise EngineFailed("The upstream ended the answer before its end.")
+        reasons = set(self._reasons.values())
+        return "length" if "length" in reasons else min(reasons)
+
+    def take_tokens(self) -> int:
+        """The output tokens counted since the last call."""
+        before, self._taken = self._taken, self._meter.completion_tokens
+        return self._taken - before
+
+    def chunk(self, data: bytes) -> dict[str, Any] | None:
+        """The event as a chunk of ours, without the request's identity; None if it has no choice.
+
+        Raises:
+            InferenceError: it is an error, or no chunk.
+        """
+        try:
+            read = _decoder.decode(data)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise EngineFailed(f"The upstream sent what is no chunk: {error}.") from None
+        if read.error is not None:
+            raise error_of(500, data)
+        self._count(read)
+        choices = [self._choice(one) for one in read.choices]
+        if not choices:
+            return None
+        return {"object": self._operation.chunk_object, "choices": choices}
+
+    def estimate_prompt(self, body_bytes: int) -> None:
+        """Count the prompt of an answer that ended before the server said what it used."""
+        if not self._meter.prompt_tokens and self._begun:
+            self._meter.prompt_tokens = max(1, body_bytes // CHARS_PER_TOKEN)
+
+    def _choice(self, one: _Choice) -> dict[str, Any]:
+        if not 0 <= one.index < self._max_choices:
+            raise EngineFailed(f"The upstream sent a choice {one.index} that was not asked for.")
+        choice: dict[str, Any] = msgspec.structs.asdict(one)
+        drop_unasked(choice)
+        if one.delta is None:
+            del choice["delta"]
+            choice["text"] = one.text or ""
+        else:
+            del choice["text"]
+            choice["delta"] = one.delta.delta(first=one.index not in self._begun)
+        self._begun.add(one.index)
+        if one.finish_reason:
+            reason = one.finish_reason if one.finish_reason in REASONS else "stop"
+            self._reasons[one.index] = choice["finish_reason"] = reason
+        self._operation.conform(choice)
+        return choice
+
+    def _count(self, read: _Chunk) -> None:
+        meter, usage = self._meter, read.usage
+        if usage is not None:
+            self.exact = True
+            meter.prompt_tokens = max(meter.prompt_tokens, usage.prompt_tokens)
+            meter.completion_tokens = max(meter.completion_tokens, usage.completion_tokens or 0)
+            if (of_prompt := usage.prompt_tokens_details) is not None:
+                cached = min(of_prompt.cached_tokens or 0, meter.prompt_tokens)
+                meter.cached_tokens = max(meter.cached_tokens, cached)
+            if (of_answer := usage.completion_tokens_details) is not None:
+                reasoning = min(of_answer.reasoning_tokens or 0, meter.completion_tokens)
+                meter.reasoning_tokens = max(meter.reasoning_tokens, reasoning)
+        elif not self.exact:
+            meter.completion_tokens += sum(map(_says_something, read.choices))
+
+
+def _says_something(choice: _Choice) -> bool:
+    said = choice.delta
+    if said is None:
+        return bool(choice.text)
+    return bool(said.content or said.reasoning or said.reasoning_content or said.tool_calls)
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str = ""
+    param: str | None = None
+    code: str | int | None = None
+    type: str | None = None
+
+
+def error_of(status: int, body: bytes) -> InferenceError:
+    """What a server refuses or fails with, as one of ours. What is wrong between it and this
+    process, such as its key, is not the client's business."""
+    said = _said(body)
+    if status == 429 or status == 503:
+        return Overloaded(retry_after_s=RETRY_S)
+    if status not in (400, 413, 422):
+        return EngineFailed()
+    if said.code == "context_length_exceeded" or TOO_LONG.search(said.message):
+        return ContextLengthExceeded(said.message or None)
+    return InvalidRequest(said.message or None, param=said.param)
+
+
+def _said(body: bytes) -> _ErrorBody:
+    """The error in a body, whether it is inside `error` or the body itself."""
+    try:
+        whole = msgspec.json.decode(body, type=dict[str, Any])
+        inner = whole.get("error", whole)
+        if isinstance(inner, str):
+            return _ErrorBody(inner)
+        return msgspec.convert(inner, _ErrorBody)
+    except (msgspec.MsgspecError, RecursionError):
+        return _ErrorBody()
