@@ -40,7 +40,7 @@ from inference.errors import (
 )
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.orphans import FoundOrphan
-from inference.gateway.records import Asked
+from inference.gateway.records.log_line import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.ids import new_id
 from inference.interfaces.directory import Grant

@@ -28,10 +28,10 @@ from inference.agent.engines.profile import RUNNERS, BadProfile, EngineProfile
 from inference.agent.engines.upstream.dialects import DIALECTS
 from inference.agent.engines.upstream.engine import UpstreamEngine
 from inference.agent.failures import EngineFailures
+from inference.agent.jobs.kept_answers import KEPT_BYTES
 from inference.agent.journal import shared
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.agent.kept_answers import KEPT_BYTES
 from inference.link.wire import MAX_BODY_BYTES
 from inference.process import announce, environ, gc_tuning, logs
 from inference.process.environ import BadSetting

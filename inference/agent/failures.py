@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import structlog
@@ -45,6 +46,12 @@ class EngineFailures:
         self.count, self.last = kept.failures, kept.last
         self.refusals = 0
         """Requests refused in this run."""
+        self.run_id = uuid4().hex
+        self.how = ""
+        """How the engine failed in this run; empty if it has not."""
+        self.over = False
+        """The agent no longer serves: an engine that ends after that has not failed on its
+        requests."""
         self._path, self._suspects = path, Suspects(kept.suspects)
         self._trial = asyncio.Lock()
 
@@ -112,13 +119,14 @@ class EngineFailures:
 
     # --- engines ---------------------------------------------------------------------------------
 
-    def note(self, how: str, run: str, ran: Sequence[Job]) -> list[Suspect]:
+    def note(self, how: str, ran: Sequence[Job]) -> list[Suspect]:
         """The engine failed while these ran; returns what other agents should be told of that."""
         now = time.time()
-        self.count, self.last = self.count + 1, how
+        self.how = self.last = how
+        self.count += 1
         charged = [
             self._suspects.failed_with(
-                Suspect(job.digest, tenant=job.request.tenant, request_id=job.id), run, now
+                Suspect(job.digest, tenant=job.request.tenant, request_id=job.id), self.run_id, now
             )
             for job in self._charged(ran, now)
         ]

@@ -17,7 +17,7 @@ from inference.gateway.fleet.orphans import FoundOrphan
 from inference.gateway.hub import Hub
 from inference.gateway.loop_iteration import LoopIteration, pause
 from inference.gateway.prompt_lengths import PromptLengths
-from inference.gateway.records import Records
+from inference.gateway.records.records import Records
 from inference.gateway.requests.admitted import AdmittedRequest, Watch
 from inference.gateway.requests.stream import Gone, Stream
 from inference.interfaces.directory import Directory, Grant, ResolvedTarget, TokenPrice

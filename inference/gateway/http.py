@@ -42,7 +42,7 @@ from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.lines.background import Background
 from inference.gateway.loop_iteration import pause
 from inference.gateway.not_served import INSTEAD
-from inference.gateway.records import Asked
+from inference.gateway.records.log_line import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.stored import conversations, responses
 from inference.gateway.stored.conversations import Conversations

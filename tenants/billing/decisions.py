@@ -12,8 +12,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from inference.link.accounts import LedgerEntry
+from tenants.billing.insertion import make_months
 from tenants.billing.ledger import connect
-from tenants.billing.statements import REFUSED, Connection, StatementLine, make_months, write
+from tenants.billing.lines import REFUSED, Connection, StatementLine
+from tenants.billing.statements import write
 from tenants.errors import AlreadyDecided, NotBillable
 from tenants.models import QuarantinedEntry, User
 from tenants.models.audit import Actor

@@ -26,8 +26,9 @@ from inference.link.engine_info import EngineStats
 from inference.link.session import AttemptKey
 from inference.process.supervision import supervised
 from tenants.billing.journals import JournalReport, Journals
+from tenants.billing.lines import REFUSED, Connection, StatementLine
 from tenants.billing.quarantine import NOT_BILLABLE, SuspectEntry, keep
-from tenants.billing.statements import REFUSED, Connection, StatementLine, write, write_reports
+from tenants.billing.statements import write, write_reports
 from tenants.database import conninfo
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ import msgspec
 from inference.interfaces.ledger import Source
 from inference.link.accounts import LedgerEntry
 from inference.link.session import AttemptKey
-from tenants.billing.statements import Connection
+from tenants.billing.lines import Connection
 
 MAX_OPEN = 10_000
 """Undecided entries of one credential, approximately; a thousand of them take a megabyte."""

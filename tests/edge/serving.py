@@ -15,6 +15,7 @@ from typing import Any
 import uvloop
 
 from gateway.edge.bounds import EdgeBounds
+from gateway.edge.census import Census
 from gateway.edge.proxies import Proxies
 from gateway.edge.websocket import SocketConnection
 from gateway.planes.server import configured
@@ -236,11 +237,12 @@ def serving(
     app: Any = None, *, bounds: EdgeBounds | None = None, proxies: tuple[str, ...] = ()
 ) -> Iterator[Served]:
     """A running server in a thread of its own."""
-    app = app or Application()
+    app, bounds = app or Application(), bounds or EdgeBounds()
     config = configured(
         app,
-        bounds or EdgeBounds(),
+        bounds,
         Proxies(proxies),
+        Census(bounds.connections, bounds.connections_per_address),
         lifespan="off",
         ws=SocketConnection,
         ws_ping_interval=None,

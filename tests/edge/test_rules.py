@@ -47,6 +47,16 @@ def test_a_client_that_waits_for_its_answer_never_times_out() -> None:
     assert not read_timeout.expired(1e12)
 
 
+def test_bytes_that_were_not_read_excuse_a_client_once() -> None:
+    read_timeout = ReadTimeout(BOUNDS, 0.0)
+    assert not read_timeout.excused(0)
+    read_timeout.expect(Expected.HEAD, 1.0)
+    assert read_timeout.excused(5)
+    assert not read_timeout.excused(5)
+    read_timeout.expect(Expected.BODY, 2.0)
+    assert read_timeout.excused(5)
+
+
 def test_the_tick_is_a_quarter_of_the_shortest_timeout() -> None:
     assert BOUNDS.tick_s == MAX_TICK_S
     assert EdgeBounds(write_s=2).tick_s == 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from inference.agent.engines.engine import Engine, LoadReport, LocalAdapter
 from inference.agent.scheduler.slots import Slots
 from inference.errors import InferenceError
 from inference.link.engine_info import AdapterRef
+from inference.process.supervision import in_background
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +68,7 @@ class Residency:
         self._loaded: dict[str, Resident] = {}
         self._turn = asyncio.Lock()
         self._int_ids = itertools.count(1)
+        self._background: set[asyncio.Task[None]] = set()
 
     @property
     def names(self) -> list[str]:
@@ -92,6 +94,21 @@ class Residency:
             resident.names[ref.name] = None
             self._changed()
         return resident
+
+    def pin(self, refs: Sequence[AdapterRef], source: str) -> None:
+        """Pin these alone, as an operator asks; the missing ones are loaded in the background."""
+        self._slots.pin([ref.digest for ref in refs])
+        in_background(self._background, self.keep(refs, source))
+
+    def retire(self, digest: str) -> None:
+        """Unload this version, in the background, once no request uses it."""
+        self._slots.retire(digest)
+        in_background(self._background, self.unload_retired())
+
+    def released(self) -> None:
+        """A request has ended: unload, in the background, what was retired and is unused by now."""
+        if self._slots.to_retire():
+            in_background(self._background, self.unload_retired())
 
     async def keep(self, refs: Iterable[AdapterRef], source: str) -> None:
         """Load the operator's pins that are missing, as far as there is room."""

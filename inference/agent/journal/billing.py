@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import structlog
+
 from inference.agent.job import Job
 from inference.agent.journal.delivery import EntryDelivery
+from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.errors import Overloaded
+from inference.errors import EngineFailed, Overloaded
 from inference.link.accounts import Account, Totals, Usage
 from inference.link.session import AttemptKey
 from inference.link.wire import MOVED, UsageReport
+
+log = structlog.get_logger(__name__)
 
 RETRY_AFTER_S = 5.0
 
@@ -24,6 +29,8 @@ class Billing:
 
     def __init__(self, journal: Journal, *, max_unbilled: int) -> None:
         """New requests are refused while `max_unbilled` ended ones are in no ledger yet."""
+        self.failed = False
+        """Whether the journal could not be written: what can't be billed must not be generated."""
         self._journal, self._max_unbilled = journal, max_unbilled
         self._delivery = EntryDelivery(journal.unacknowledged())
         self._advanced: set[Job] = set()
@@ -103,12 +110,18 @@ class Billing:
         """Journal all that happened, and every meter that moved; call before anything is sent.
 
         Raises:
-            JournalFailed: the journal cannot be written.
+            EngineFailed: it cannot be written; nothing may be sent, and the agent stops.
         """
         if self._advanced:
             moved, self._advanced = self._advanced, set()
             self._journal.progressed([(_attempt(job), job.meter) for job in moved])
-        self._journal.write()
+        try:
+            self._journal.write()
+        except JournalFailed as error:
+            log.error("journal_failed", error=str(error))
+            self.failed = True
+        if self.failed:
+            raise EngineFailed("The engine's journal cannot be written.")
 
     def close(self, job: Job, usage: Usage, finish_reason: str, now: float) -> None:
         """The request ended, with these final figures."""

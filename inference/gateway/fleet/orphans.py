@@ -1,6 +1,6 @@
 """Orphans: answers that engines keep for any gateway that adopts them. No IO, no clock.
 
-An engine announces its orphans to all gateways (`agent.kept_answers`). An orphan is accepted
+An engine announces its orphans to all gateways (`agent.jobs.kept_answers`). An orphan is accepted
 only if a gateway dispatched it to that engine, with this key and model, which its signature proves.
 Which client may have it is decided by the claim of its idempotency key, or by the label that its
 gateway gave it.

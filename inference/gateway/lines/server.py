@@ -46,7 +46,7 @@ from inference.gateway.lines.frames import (
 )
 from inference.gateway.lines.line_queue import LineQueue
 from inference.gateway.lines.seals import holds, line_id
-from inference.gateway.records import Asked
+from inference.gateway.records.log_line import Asked
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust

@@ -53,6 +53,8 @@ class Census:
         """Connections that wait for their clients, longest wait first."""
         self.pacing = Pacing()
         """Spaces out refusals, by network."""
+        self.closing = False
+        """The process ends soon, so each answer is the last one on its connection."""
 
     def __len__(self) -> int:
         return len(self._slots)

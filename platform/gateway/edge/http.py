@@ -123,8 +123,9 @@ class HttpConnection(HttpToolsProtocol):
         """Called every tick: end the connection if its client takes too long."""
         now = self.loop.time()
         self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
-        if self.flow.read_paused and self._read_timeout.expected is Expected.BODY:
-            self._expect(Expected.BODY)
+        expected = self._read_timeout.expected
+        if self.flow.read_paused and expected in (Expected.HEAD, Expected.BODY):
+            self._expect(expected)
         closing = self.transport.is_closing()
         awaited = closing or self.flow.write_paused
         unsent = unsent_bytes(self.transport) if awaited else 0
@@ -132,7 +133,11 @@ class HttpConnection(HttpToolsProtocol):
             log.info("client_reads_nothing", bytes=unsent)
             self.transport.abort()
         elif not closing and self._read_timeout.expired(now):
-            self._give_up()
+            if not self._read_timeout.excused(unread_bytes(self.transport)):
+                self._give_up()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing: `_look` closes idle connections, and knows of bytes that are still unread."""
 
     def _give_up(self) -> None:
         match self._read_timeout.expected:
@@ -156,6 +161,25 @@ class HttpConnection(HttpToolsProtocol):
             self._slot.works()
         else:
             self._slot.waits()
+
+    def answer_is_last(self) -> None:
+        """Close the connection after the present answer, if its request has arrived entirely: the
+        rest of a body would reset the connection, and the client might lose the answer."""
+        if self._is_answering() and not self.cycle.more_body:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """Like uvicorn, but a request that has begun to arrive gets its answer."""
+        self._census.closing = True
+        if self._is_answering() or self.transport.is_closing() or not self._has_begun():
+            super().shutdown()
+
+    def _has_begun(self) -> bool:
+        """Whether a part of the next request has arrived."""
+        expected = self._read_timeout.expected
+        if expected is Expected.HEAD and (self._head_bytes or self._unparsed_bytes):
+            return True
+        return expected in (Expected.HEAD, Expected.IDLE) and unread_bytes(self.transport) > 0
 
     # --- What arrives ----------------------------------------------------------------------------
 
@@ -256,6 +280,8 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._event = True
         super().on_message_complete()
+        if self._census.closing:
+            self.answer_is_last()
         surplus = self._read_timeout.expected is Expected.SURPLUS
         self._expect(Expected.IDLE if surplus else Expected.NOTHING)
 
@@ -341,12 +367,22 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.write_eof()
 
 
+def unread_bytes(transport: asyncio.BaseTransport) -> int:
+    """Bytes that have arrived from the client and that the transport has not read yet."""
+    return _queued(transport, termios.FIONREAD)
+
+
 def unsent_bytes(transport: asyncio.WriteTransport) -> int:
     """Bytes written that the client's side has not received yet. The kernel buffers some megabytes,
     and accepts more only when a good part of them is free, although a slow client reads
     meanwhile; hence its queue is counted."""
-    held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-    return transport.get_write_buffer_size() + int.from_bytes(held, sys.byteorder)
+    return transport.get_write_buffer_size() + _queued(transport, termios.TIOCOUTQ)
+
+
+def _queued(transport: asyncio.BaseTransport, direction: int) -> int:
+    """The length of one of the kernel's queues of the connection."""
+    held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), direction, bytes(4))
+    return int.from_bytes(held, sys.byteorder)
 
 
 class HttpAnswer(RequestResponseCycle):

@@ -15,7 +15,8 @@ from gateway.edge.bounds import LINGER_S, EdgeBounds
 class Expected(Enum):
     NOTHING = "nothing"
     HEAD = "head"
-    """The whole head within the time limit: further bytes do not extend it."""
+    """The whole head within the time limit: further bytes do not extend it. It restarts while
+    reading is paused, because earlier requests of the connection are not answered yet."""
     BODY = "body"
     """More of the body: the time limit restarts with each part, and while reading is paused."""
     SURPLUS = "surplus"
@@ -32,6 +33,7 @@ class ReadTimeout:
     def __init__(self, bounds: EdgeBounds, now: float) -> None:
         self.expected = Expected.HEAD
         self._since = now
+        self._excused = False
         self._longest_s = {
             Expected.NOTHING: float("inf"),
             Expected.HEAD: bounds.header_s,
@@ -43,11 +45,18 @@ class ReadTimeout:
 
     def expect(self, expected: Expected, now: float) -> None:
         """This is expected from now on."""
-        self.expected, self._since = expected, now
+        self.expected, self._since, self._excused = expected, now, False
 
     def expired(self, now: float) -> bool:
         """Whether the client has taken too long."""
         return now - self._since > self._longest_s[self.expected]
+
+    def excused(self, unread: int) -> bool:
+        """Whether a client whose time expired gets until the next check, because bytes of it are
+        `unread`: this process was late itself, as after a suspend. Once for what is expected, so
+        that bytes which keep coming extend nothing."""
+        excused, self._excused = unread > 0 and not self._excused, True
+        return excused
 
 
 class WriteTimeout:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
+import select
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -26,6 +28,10 @@ log = structlog.get_logger(__name__)
 
 FILES = 256
 """Open files of a process apart from its clients' connections: databases, Redis, logs, adapters."""
+ACCEPT_S = 1.0
+"""How long connections that the kernel holds are accepted, at the end."""
+ARRIVAL_S = 0.2
+"""How long requests that were sent before the listener closed may take to arrive, at the end."""
 
 
 class NotStarted(Exception):
@@ -34,11 +40,17 @@ class NotStarted(Exception):
 
 class Server(uvicorn.Server):
     """On the first signal it calls `drain`, which finishes requests, before it closes its
-    connections; on the second it ends at once."""
+    connections; on the second it ends at once.
 
-    def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]]) -> None:
+    From the first signal on, each answer is the last one on its connection: a connection that a
+    client keeps would otherwise be closed while its next request is on the way, and reset.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, census: Census, drain: Callable[[], Awaitable[object]]
+    ) -> None:
         super().__init__(config)
-        self._drain = drain
+        self._census, self._drain = census, drain
         self._draining: asyncio.Task[None] | None = None
         self._alive: asyncio.Task[None] | None = None
         self._signals = 0
@@ -61,11 +73,36 @@ class Server(uvicorn.Server):
 
     def _begin_to_drain(self) -> None:
         announce.stopping()
+        self._census.closing = True
+        for connection in self.server_state.connections:
+            if isinstance(connection, HttpConnection):
+                connection.answer_is_last()
         self._draining = self._loop.create_task(self._drained())
 
     async def _drained(self) -> None:
         await self._drain()
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listener, then the connections, once what was sent to them has arrived."""
+        if not self.force_exit:
+            await self._stop_listening()
+            await asyncio.sleep(ARRIVAL_S)
+        await super().shutdown(sockets)
+
+    async def _stop_listening(self) -> None:
+        """Close the listener once the loop has accepted what the kernel holds, which closing would
+        reset: it accepts one connection per iteration. The kernel is asked to hold no more."""
+        held, end = select.poll(), self._loop.time() + ACCEPT_S
+        for server in self.servers:
+            for listening in server.sockets:
+                with socket.socket(fileno=os.dup(listening.fileno())) as listener:
+                    listener.listen(0)
+                held.register(listening.fileno(), select.POLLIN)
+        while held.poll(0) and self._loop.time() < end:  # noqa: ASYNC110 - the loop has no event
+            await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
 
 
 async def nothing() -> None:
@@ -78,7 +115,7 @@ def serve(
     port: int,
     *,
     graceful_s: int,
-    drain: Callable[[], Awaitable[None]] = nothing,
+    drain: Callable[[], Awaitable[object]] = nothing,
     **options: Any,
 ) -> None:
     """Serve until a signal ends it; `options` are uvicorn's.
@@ -88,10 +125,12 @@ def serve(
         NotStarted: it did not start.
     """
     proxies, bounds = Proxies(settings.TRUSTED_PROXIES), within_open_files(EdgeBounds.configured())
+    census = Census(bounds.connections, bounds.connections_per_address)
     config = configured(
         application,
         bounds,
         proxies,
+        census,
         host=host,
         port=port,
         loop="uvloop",
@@ -99,7 +138,7 @@ def serve(
         timeout_graceful_shutdown=graceful_s,
         **options,
     )
-    server = Server(config, drain)
+    server = Server(config, census, drain)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(server.serve())
     if not server.started:
@@ -107,10 +146,9 @@ def serve(
 
 
 def configured(
-    application: Any, bounds: EdgeBounds, proxies: Proxies, **options: Any
+    application: Any, bounds: EdgeBounds, proxies: Proxies, census: Census, **options: Any
 ) -> uvicorn.Config:
     """uvicorn's configuration for an application behind the edge."""
-    census = Census(bounds.connections, bounds.connections_per_address)
     http: Any = partial(HttpConnection, bounds, census, proxies)
     return uvicorn.Config(
         TrueAddress(application, proxies, census),
@@ -121,7 +159,6 @@ def configured(
         access_log=False,
         server_header=False,
         date_header=True,
-        timeout_keep_alive=int(bounds.keep_alive_s) + 1,  # the edge closes earlier
         **options,
     )
 

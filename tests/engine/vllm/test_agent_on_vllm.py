@@ -129,4 +129,4 @@ async def test_more_adapters_than_can_be_loaded_take_turns(
     assert len(set(texts)) > count // 2
     for i, answer in enumerate(mixed):
         assert json.dumps(answer.json()["choices"]) == texts[i % count]
-    assert len(stack.agent.stats().resident) == MAX_LOADED
+    assert len(stack.agent.reports.stats().resident) == MAX_LOADED

@@ -71,7 +71,7 @@ async def test_a_moved_answer_equals_an_undisturbed_one(vllm: Engine, tmp_path: 
             await asyncio.gather(*(ask(one, name) for name in ASKED))
             asking = {name: asyncio.create_task(ask(one, name)) for name in ASKED}
             await until(lambda: len(first.agent._jobs) == len(ASKED))
-            await until(lambda: all(job.counted_at for job in first.agent._jobs.values()))
+            await until(lambda: all(job.counted_at for job in first.agent._jobs))
             await first.agent.drain(0.0)  # while no request has ended; the gateway holds them
             async with agent_on(vllm, folders[1], [one], id="b", **options):
                 answers = {name: await task for name, task in asking.items()}

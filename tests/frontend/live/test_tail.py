@@ -17,7 +17,7 @@ from frontend.live import tail
 from frontend.live.board import Board
 from inference.gateway.measuring.outcomes import Refusal
 from inference.link.accounts import Account, LedgerEntry, Usage
-from tenants.billing.statements import StatementLine
+from tenants.billing.lines import StatementLine
 from tenants.listing import Listed
 from tenants.models import ApiKey, Tenant, UsageEvent
 from tenants.models.usage.listed import Mark

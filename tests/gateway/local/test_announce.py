@@ -13,6 +13,7 @@ import pytest
 import structlog
 import uvicorn
 
+from gateway.edge.census import Census
 from gateway.planes.server import Server, nothing
 from inference.process import announce
 from tests.inference.rig import until
@@ -106,7 +107,7 @@ async def test_a_server_is_ready_once_it_listens_and_says_when_it_drains(
         await send({"type": "http.response.body"})
 
     config = uvicorn.Config(app, port=0, lifespan="off", log_config=None)
-    server = Server(config, nothing)
+    server = Server(config, Census(10, 10), nothing)
     serving = asyncio.create_task(server.serve())
     assert await asyncio.to_thread(systemd.recv, 64) == b"READY=1"
     server.handle_exit(15, None)

@@ -271,7 +271,7 @@ def test_a_damaged_file_is_passed_over(tmp_path: Path, logs: list[Any]) -> None:
 
 def test_a_failed_write_of_failures_is_logged(tmp_path: Path, logs: list[Any]) -> None:
     failures = EngineFailures(tmp_path / "no" / "folder")
-    assert failures.note("died", "run", []) == []
+    assert failures.note("died", []) == []
     assert failures.count == 1
     assert [line["event"] for line in logs] == ["failures_not_kept"]
 
@@ -280,9 +280,7 @@ def test_old_suspects_are_forgotten_when_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = EngineFailures(tmp_path / FILE)
-    failures.note(
-        "died", "run", [Job(Submit("r1", "chat", b"", "m", "acme", "salt"), None, digest="d")]
-    )
+    failures.note("died", [Job(Submit("r1", "chat", b"", "m", "acme", "salt"), None, digest="d")])
     assert len(EngineFailures.open(tmp_path).known()) == 1
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + FORGET_S)

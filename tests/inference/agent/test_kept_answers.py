@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.agent import kept_answers
 from inference.agent.job import Job
-from inference.agent.kept_answers import (
+from inference.agent.jobs import kept_answers
+from inference.agent.jobs.kept_answers import (
     ANNOUNCED_AFTER_S,
     MAX_GRACE_S,
     KeptAnswers,

@@ -113,7 +113,7 @@ async def test_requests_left_at_the_end_of_a_drain_move(
         done = await second.hear(Done)
         after = second.deltas("r")
         report = await second.hear(wire.UsageReport)
-        stats = second.agent.stats()
+        stats = second.agent.reports.stats()
     assert together([before, *after]).ids == whole.ids
     assert together([before, *after]).text == whole.text
     assert _said(before, *after) == _said(whole)
@@ -164,7 +164,7 @@ async def test_waiting_requests_move_unchanged(tmp_path: Path) -> None:
     async with gateway(tmp_path, behaviour=STALLED) as played:
         for number in range(12):  # more than run at once
             await played.say(submit(f"r{number}"))
-        await until(lambda: played.agent.stats().queued)
+        await until(lambda: played.agent.reports.stats().queued)
         await played.agent.drain(DRAIN_S)
         await played.say(submit("late", attempt=2, resume=before))
         for id in [*(f"r{number}" for number in range(12)), "late"]:
@@ -219,9 +219,9 @@ async def test_an_attempt_that_dies_at_once_keeps_its_inherited_usage(tmp_path: 
     whole, _ = await undisturbed(folder(tmp_path, "whole"), max_tokens=40)
     async with gateway(folder(tmp_path, "second"), behaviour=STALLED) as played:
         await played.say(submit("r", attempt=2, resume=resume_of(whole)))
-        await until(lambda: played.agent.stats().running)
+        await until(lambda: played.agent.reports.stats().running)
         await played.say(wire.Cancel("r", "cancelled", 2))
         (entry,) = (await played.hear(wire.UsageReport)).entries
-        assert played.agent.stats().unjournaled_tokens == 0
+        assert played.agent.reports.stats().unjournaled_tokens == 0
     assert (entry.usage.completion_tokens, entry.inherited_tokens) == (40, 40)
     assert entry.usage.prompt_tokens == whole.prompt_tokens

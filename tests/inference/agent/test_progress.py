@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from inference.agent.job import Job
+from inference.agent.jobs.progress import Progress
 from inference.agent.link import AgentLink
-from inference.agent.progress import Progress
 from inference.agent.scheduler.lane import QueuedRequest
 from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots

@@ -472,7 +472,7 @@ async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path, bound: dict[
                 asyncio.create_task(client.post("/v1/chat/completions", json=body))
                 for _ in range(2)
             ]
-            await until(lambda: stack.agent.stats().queued and stack.engine.stats().running)
+            await until(lambda: stack.agent.reports.stats().queued and stack.engine.stats().running)
             refused = await client.post("/v1/chat/completions", json=chat(user="x" * 200))
             for task in waiting:
                 task.cancel()
@@ -578,7 +578,7 @@ async def test_a_failed_load_fails_that_request_alone(stack: Rig) -> None:
         )
     assert [answer.status_code for answer in answers] == [200, 503, 200, 200]
     assert answers[1].json()["error"]["code"] == "adapter_load_failed"
-    assert stack.agent.stats().resident == [good.name]
+    assert stack.agent.reports.stats().resident == [good.name]
 
 
 async def test_adapters_come_and_go_within_the_bound_and_pins_follow(tmp_path: Path) -> None:
@@ -588,7 +588,7 @@ async def test_adapters_come_and_go_within_the_bound_and_pins_follow(tmp_path: P
             for i in range(5):
                 answer = await client.post("/v1/chat/completions", json=chat(f"a{i}", max_tokens=1))
                 assert answer.is_success
-            assert stack.agent.stats().resident == [refs[3].name, refs[4].name]
+            assert stack.agent.reports.stats().resident == [refs[3].name, refs[4].name]
             assert [ref.digest for ref in refs if stack.store.pins[ref.digest]] == [
                 refs[3].digest,
                 refs[4].digest,
@@ -597,7 +597,7 @@ async def test_adapters_come_and_go_within_the_bound_and_pins_follow(tmp_path: P
             async with asyncio.timeout(HANGS_S):
                 while stack.store.pins[refs[4].digest]:
                     await client.get("/healthz")
-        assert stack.agent.stats().resident == [refs[3].name]
+        assert stack.agent.reports.stats().resident == [refs[3].name]
 
 
 async def test_tenants_with_the_same_adapter_share_it_under_their_own_names(stack: Rig) -> None:
@@ -607,7 +607,7 @@ async def test_tenants_with_the_same_adapter_share_it_under_their_own_names(stac
         async with stack.gateway.client(tenant) as client:
             answer = await client.post("/v1/chat/completions", json=chat("support", max_tokens=1))
             assert answer.is_success
-    assert stack.agent.stats().resident == [ref.name for ref in refs]
+    assert stack.agent.reports.stats().resident == [ref.name for ref in refs]
 
 
 async def test_many_tenants_and_adapters_at_once(stack: Rig) -> None:

@@ -65,12 +65,12 @@ async def test_streams_and_bills_go_on_while_the_disk_is_waited_for(
             for _ in range(5):
                 await ask()
             await one.ledger.settled(asked)
-            await until(lambda: not rig.agent.stats().unbilled.requests)
+            await until(lambda: not rig.agent.reports.stats().unbilled.requests)
             assert (folder / FILE).stat().st_ino == first and disk.asked == 1
             disk.free.set()
             await until(lambda: (folder / FILE).stat().st_ino != first)
             await ask()
             await one.ledger.settled(asked)
-            assert rig.agent.stats().journaled.requests == asked
+            assert rig.agent.reports.stats().journaled.requests == asked
         await until(lambda: not (folder / NEXT_FILE).exists())
     await engine.close()

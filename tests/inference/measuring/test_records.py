@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded
-from inference.gateway.records import SHOWN_MODEL, LogLine
+from inference.gateway.records.log_line import SHOWN_MODEL, LogLine
 from inference.interfaces.limiter import Reservation
 from tests.inference.rig import SLOW, STALLED, Rig, chat, rig, until
 from tests.inference.samples import MODEL

@@ -21,6 +21,7 @@ from inference.interfaces.directory import TokenPrice
 from inference.link.accounts import LedgerEntry, Usage
 from tenants.billing.journals import JournalReport
 from tenants.billing.ledger import connect
+from tenants.billing.lines import StatementLine
 from tenants.billing.receipts import describe
 from tenants.billing.reconciliation import (
     drifts,
@@ -28,7 +29,7 @@ from tenants.billing.reconciliation import (
     month_differences,
     rollup_differences,
 )
-from tenants.billing.statements import StatementLine, write, write_reports
+from tenants.billing.statements import write, write_reports
 from tenants.models import EngineJournal, SupersededAttempt, UsageEvent, UsageMonth, UsageRollup
 from tenants.models.usage.sums import FIGURES
 from tenants.utc import month_end, month_start

@@ -89,7 +89,7 @@ async def test_a_request_that_moves_is_one_bill(
         second.behaviour = Behaviour()
         done = await rest_of(stream)
         assert (done.attempt, done.usage.completion_tokens) == (2, ALL)
-        await until(lambda: not made.agent.stats().unbilled.requests)
+        await until(lambda: not made.agent.reports.stats().unbilled.requests)
         if told_first == 2:
             await tell_elsewhere(stack, first, roots[0], other)
         await all_agree()
@@ -106,7 +106,7 @@ async def tell_elsewhere(
     agent keeps running: what it reported in its first life may be written after what it reports
     now."""
     again = await stack.enter_async_context(agent_on(engine, root, [gateway], id="engine-1"))
-    await until(lambda: not again.agent.stats().unbilled.requests)
+    await until(lambda: not again.agent.reports.stats().unbilled.requests)
     await all_agree()
 
 
@@ -142,7 +142,7 @@ async def test_a_price_that_changes_before_the_end_changes_no_bill(
         async with agent_on(engine, tmp_path, [one]) as rig:
             await sync_to_async(set_price)()
             await rest_of(one.hub.submit(order(acme, 4)))
-            await until(lambda: not rig.agent.stats().unbilled.requests)
+            await until(lambda: not rig.agent.reports.stats().unbilled.requests)
         await engine.close()
     event = await UsageEvent.objects.aget()
     assert (event.prompt_price, event.cached_prompt_price, event.output_price) == (3, 2, 7)

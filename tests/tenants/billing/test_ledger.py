@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from inference.interfaces.directory import TokenPrice as Prices
 from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.ledger import BATCH, connect
-from tenants.billing.statements import Connection, StatementLine, write
+from tenants.billing.lines import Connection, StatementLine
+from tenants.billing.statements import write
 from tenants.models import EngineJournal, UsageEvent, UsageRollup
 from tenants.models.usage.sums import FIGURES
 from tests.tenants.billing.test_sums import moment, months, months_of_hours, usage_of

@@ -24,6 +24,7 @@ from jwt import PyJWS
 
 from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.ledger import connect
+from tenants.billing.lines import StatementLine
 from tenants.billing.money import amount
 from tenants.billing.receipts import (
     TYPE,
@@ -37,7 +38,7 @@ from tenants.billing.receipts import (
     signer,
     verify,
 )
-from tenants.billing.statements import StatementLine, write
+from tenants.billing.statements import write
 from tenants.models import ApiKey, Tenant, UsageEvent
 from tests.tenants.callers import Api, everybody
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version

@@ -9,7 +9,7 @@ import structlog
 
 from inference.errors import Unavailable
 from inference.gateway.measuring.outcomes import Outcomes, Refusal
-from tenants.billing.statements import REFUSED
+from tenants.billing.lines import REFUSED
 from tenants.directory.outcomes import BATCH, batches
 from tenants.directory.registry import DirectoryRegistry
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from inference.agent import kept_answers
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
+from inference.agent.jobs import kept_answers
 from inference.errors import EngineLost, Unavailable
 from inference.gateway.requests.held import Holding
 from inference.interfaces.answers import Claim
@@ -243,14 +243,14 @@ async def test_a_gateway_adopts_while_the_answer_ends(
     path, body = ASKED["whole"]
     async with fleet(tmp_path) as made:
         agent, adoptions = made.rig.agent, list[tuple[Any, ...]]()
-        adopt, end = agent._adopt, agent._end
+        adopt, end = agent._adoption.adopt, agent._jobs._end
 
         def adopt_and_end(*ended: Any) -> None:
             adopt(*adoptions.pop())
             end(*ended)
 
-        monkeypatch.setattr(agent, "_adopt", lambda *asked: adoptions.append(asked))
-        monkeypatch.setattr(agent, "_end", adopt_and_end)
+        monkeypatch.setattr(agent._adoption, "adopt", lambda *asked: adoptions.append(asked))
+        monkeypatch.setattr(agent._jobs, "_end", adopt_and_end)
         asking = await began(made, path, body)
         again = asyncio.create_task(made.ask(made.two, path, body))
         await until(lambda: adoptions)

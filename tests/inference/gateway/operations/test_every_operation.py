@@ -166,9 +166,9 @@ async def test_the_queue_is_fair_to_it(stack: Rig, operation: Operation) -> None
         await until(lambda: stack.engine.stats().running)
         for i in range(3):
             tasks.create_task(run(f"acme {i}", "acme", operation))
-            await until(lambda count=i + 1: stack.agent.stats().queued == count)  # type: ignore[misc]
+            await until(lambda count=i + 1: stack.agent.reports.stats().queued == count)  # type: ignore[misc]
         tasks.create_task(run("globex", "globex", operation))
-        await until(lambda: stack.agent.stats().queued == 4)
+        await until(lambda: stack.agent.reports.stats().queued == 4)
         stack.engine.behaviour = Behaviour()
     assert ended.index("globex") < ended.index("acme 1") < ended.index("acme 2")
 
