@@ -246,6 +246,12 @@ def upgrade(day: Day) -> None:
         day.step("it answers", lambda: ask(now))
 
 
+def billed(had: Any) -> list[dict[str, Any]]:
+    """The ledger without the numbers and digests of adapters' versions, which go with a tenant."""
+    gone = ("adapter_version", "adapter_digest")
+    return [{name: one[name] for name in one if name not in gone} for one in had["events"]]
+
+
 def depart(day: Day, place: Installation, facts: Facts) -> None:
     """One tenant's export and deletion; the other one stays."""
     leaving, staying = TENANTS[0], TENANTS[1]
@@ -257,9 +263,9 @@ def depart(day: Day, place: Installation, facts: Facts) -> None:
         names = content.namelist()
     day.step("export", lambda: f"{len(names)} files, {archive.stat().st_size:,} bytes")
     told = place.run("delete_tenant", leaving.slug, "--now", "--confirm", leaving.slug)
-    day.step("delete", lambda: told.splitlines()[-1])
+    day.step("delete", lambda: f"a receipt of {len(told):,} characters")
     has = place.has(own)
-    if has["events"] != had["events"] or has["key"] != had["key"]:
+    if billed(has) != billed(had) or has["key"] != had["key"]:
         sys.exit("the ledger or the other tenant's key has changed")
     if any(name.startswith(f"{leaving.slug}/") for name in has["adapters"]):
         sys.exit(f"adapters of {leaving.slug} are left: {has['adapters']}")
