@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +20,7 @@ from django.db.models import Aggregate, Count, F, OuterRef, Q, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from inference.errors import TuningNotPossible
+from inference.errors import TuningNotPossible, short
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion, BaseModel
 from tenants.models.files import StoredFile
@@ -154,7 +155,8 @@ class FineTuningJob(models.Model):
             fields |= {"claimed_by": None, "estimated_finish": None}
         here = FineTuningJob.objects.filter(pk=self.pk, run=self.run, status__in=before(status))
         changed = here.update(status=status, **fields)
-        self.refresh_from_db()
+        with suppress(FineTuningJob.DoesNotExist):  # deleted with its tenant
+            self.refresh_from_db()
         return bool(changed)
 
     def note(self, **fields: Any) -> bool:
@@ -167,7 +169,7 @@ class FineTuningJob(models.Model):
 
     def fail(self, code: str, message: str, param: str | None = None) -> bool:
         """End it with this error; returns whether it had not ended."""
-        error = {"code": code, "message": message, "param": param}
+        error = {"code": code, "message": short(message), "param": param}
         failed = self.advance(TuningStatus.FAILED, error=error)
         if failed:
             self.report(message, level="error")
@@ -175,7 +177,7 @@ class FineTuningJob(models.Model):
 
     def report(self, message: str, data: dict[str, Any] | None = None, level: str = "info") -> None:
         """Add an event; one with data is about metrics."""
-        self.events.create(message=message, data=data, level=level)
+        self.events.create(message=short(message), data=data, level=level)
 
     def require(self, status: TuningStatus, verb: str) -> None:
         """Move to a state that a user asks for.

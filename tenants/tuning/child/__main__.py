@@ -61,9 +61,7 @@ def main() -> None:
 
 
 def _train(asked: Mapping[str, Any], say: Any) -> None:
-    import torch  # takes seconds
-
-    from tenants.tuning.child import learning
+    from tenants.tuning.child import learning  # takes seconds
 
     task = msgspec.convert(asked, learning.TuningTask)
     try:
@@ -72,7 +70,9 @@ def _train(asked: Mapping[str, Any], say: Any) -> None:
         pass
     except learning.CannotTrain as fault:
         say({"kind": "failed", "code": fault.code, "message": fault.message, "param": fault.param})
-    except (MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
         message = "Training needs more memory than there is: use a smaller batch or shorter rows."
         say({"kind": "failed", "code": "out_of_memory", "message": message, "param": None})
 

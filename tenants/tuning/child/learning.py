@@ -275,11 +275,11 @@ class Lessons:
             raise Stopped
 
     def _report(self, loss: float, *, ends: bool) -> None:
-        metrics = {"step": self.step, "train_loss": round(loss, 6)}
+        metrics = {"train_loss": round(loss, 6)}
         if ends and self.validation:
             metrics["full_valid_loss"] = round(self.learner.examine(self.validation), 6)
-        told = {"total_steps": self.steps, "tokens": self._tokens(self.step), "metrics": metrics}
-        self.say({"kind": "metrics", "ends_epoch": ends} | told)
+        told = {"step": self.step, "total_steps": self.steps, "tokens": self._tokens(self.step)}
+        self.say({"kind": "metrics", "ends_epoch": ends, "metrics": metrics} | told)
 
     def _save(self) -> None:
         """Into a file of its own, which the trainer takes away."""
