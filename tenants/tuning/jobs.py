@@ -18,7 +18,7 @@ from django.db import transaction
 from procrastinate.contrib.django import app as django_app
 from procrastinate.contrib.django.models import ProcrastinateJob
 
-from inference.errors import short
+from inference.errors import TuningNotPossible, short
 from tenants.adapters import sandbox
 from tenants.adapters.jobs import Backoff, lock_of
 from tenants.batches import jobs as batches
@@ -182,6 +182,17 @@ def end_tuning(job_id: str) -> None:
         return end_later(job, version, WAITS_S)
     blobs.remove(job.pk)
     log.info("tuning_ended", job=job.pk, status=job.status)
+
+
+def resume(job: FineTuningJob) -> None:
+    """Have a paused job trained further.
+
+    Raises:
+        TuningNotPossible: it is not paused.
+    """
+    if job.status != TuningStatus.PAUSED or not queue(job):
+        raise TuningNotPossible(f"A job that is {job.status} cannot be resumed.")
+    job.report("The job was resumed.")
 
 
 def cancel(job: FineTuningJob) -> None:
