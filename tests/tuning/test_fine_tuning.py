@@ -119,7 +119,7 @@ def test_the_sdk_makes_lists_pauses_resumes_and_cancels(secret: str, base: BaseM
         ({"suffix": "a" * 41}, "1 to 40"),
         ({"seed": -1}, "from 0 to 2147483647"),
         ({"seed": 1 << 31}, "seed"),
-        ({"seed": 1 << 70}, "not valid"),
+        ({"seed": 1 << 70}, "seed"),
         ({"metadata": {"a": "x" * 513}}, "metadata"),
         ({"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]}, "integrations"),
         ({"method": {"type": "dpo", "dpo": {}}}, "method `dpo`"),

@@ -198,7 +198,7 @@ def _file(tenant: Tenant, id: str, param: str) -> StoredFile:
     current = tenant.files.current().select_for_update()
     file = None if "\0" in id else current.filter(pk=id).first()
     if file is None:
-        raise InvalidRequest(f"No such file: {id[:64]}.", param=param)
+        raise InvalidRequest(f"`{param}` is {id[:64]!r}: there is no such file.", param=param)
     if file.purpose != Purpose.FINE_TUNE:
         raise InvalidRequest(
             f"The file's purpose is `{file.purpose}`: it must be `{Purpose.FINE_TUNE.value}`.",
