@@ -10,9 +10,11 @@ import openai
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.asgi import get_asgi_application
+from django.utils import timezone
 from pytest_django import Settings
 
 from tenants.directory.auth import PostgresDirectory
+from tenants.files import keeping
 from tenants.files.intake import FileIntake
 from tenants.models import AuditEntry, BaseModel, FineTuningJob, StoredFile, Tenant
 from tenants.tuning_states import TuningStatus
@@ -225,3 +227,15 @@ def test_which_keys_may(ask: Ask, tenant: Tenant, scope: str, status: int) -> No
     _, other = make_key(tenant, scope)
     assert ask("GET", "", secret=other).status_code == status
     assert ask("GET", "", secret="").status_code == 401
+
+
+def test_expired_files_stay_while_a_job_needs_them(make_job: MakeJob, make_file: MakeFile) -> None:
+    job = make_job(validation_file=make_file())
+    unused = make_file()
+    StoredFile.objects.update(expires_at=timezone.now())
+    keeping.remove_expired()
+    left = set(StoredFile.objects.values_list("pk", flat=True))
+    assert left == {job.training_file_id, job.validation_file_id} and unused.pk not in left
+    job.advance(TuningStatus.CANCELLED)
+    keeping.remove_expired()
+    assert not StoredFile.objects.exists()
