@@ -12,15 +12,15 @@ AUTO_BATCH = (1, 8)
 AUTO_EPOCHS = 3
 
 
-class Bounds(NamedTuple):
+class HyperparameterBounds(NamedTuple):
     least: float
     most: float
 
 
-BOUNDS: Mapping[str, Bounds] = {
-    "n_epochs": Bounds(1, 50),
-    "batch_size": Bounds(1, 256),
-    "learning_rate_multiplier": Bounds(0.0001, 1000),
+BOUNDS: Mapping[str, HyperparameterBounds] = {
+    "n_epochs": HyperparameterBounds(1, 50),
+    "batch_size": HyperparameterBounds(1, 256),
+    "learning_rate_multiplier": HyperparameterBounds(0.0001, 1000),
 }
 
 

@@ -61,7 +61,7 @@ class TrainingInterrupted(Exception):
     """The training ended early, and is to be gone on with."""
 
 
-class Progress(msgspec.Struct):
+class TuningProgress(msgspec.Struct):
     """A message of the training process; which fields it has follows from its kind."""
 
     kind: Literal["started", "metrics", "state", "trained", "failed"]
@@ -77,7 +77,7 @@ class Progress(msgspec.Struct):
     param: str | None = None
 
 
-_progress = msgspec.json.Decoder(Progress)
+_progress = msgspec.json.Decoder(TuningProgress)
 
 
 class TrainingProcess:
@@ -101,7 +101,7 @@ class TrainingProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def messages(self) -> Iterator[Progress | None]:
+    def messages(self) -> Iterator[TuningProgress | None]:
         """Its messages until it ends; None whenever POLL_S passes without one.
 
         Raises:
@@ -217,9 +217,9 @@ class _Following:
         self._began = (time.monotonic(), 0)
         self._stopped = False
 
-    def end(self) -> Progress | None:
+    def end(self) -> TuningProgress | None:
         """How it ended: `trained` or `failed`; None if the job is no longer to be trained."""
-        last: Progress | None = None
+        last: TuningProgress | None = None
         with tempfile.TemporaryFile() as complaints:
             with _running(self._folder, complaints) as process:
                 try:
@@ -257,7 +257,7 @@ class _Following:
             self._job.fail("time_limit_exceeded", message)
             process.kill()
 
-    def _take(self, message: Progress) -> None:
+    def _take(self, message: TuningProgress) -> None:
         if message.kind == "started":
             self._began = (time.monotonic(), message.step)
             after = f" after step {message.step}" if message.step else ""
@@ -267,7 +267,7 @@ class _Following:
         elif message.kind == "state":
             self._store(message.file)
 
-    def _measure(self, message: Progress) -> None:
+    def _measure(self, message: TuningProgress) -> None:
         metrics, total, job = message.metrics, message.total_steps, self._job
         step, (began_at, first) = message.step, self._began
         rest_s = (time.monotonic() - began_at) / (step - first) * (total - step)
@@ -319,7 +319,7 @@ def _copy(id: str, target: Path) -> str:
     return digest.hexdigest()
 
 
-def _lineage(job: FineTuningJob, digest: str, end: Progress) -> dict[str, Any]:
+def _lineage(job: FineTuningJob, digest: str, end: TuningProgress) -> dict[str, Any]:
     job.refresh_from_db(fields=["metrics", "trained_tokens"])
     return {
         "job": job.pk,
