@@ -20,7 +20,7 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 
 from inference.errors import TuningNotPossible, short
 from tenants.adapters import sandbox
-from tenants.adapters.jobs import Backoff, lock_of
+from tenants.adapters.jobs import Backoff, judge_later, lock_of
 from tenants.batches import jobs as batches
 from tenants.files import blobs
 from tenants.models import AdapterVersion, FineTuningJob, State, StoredFile
@@ -36,8 +36,6 @@ log = structlog.get_logger(__name__)
 TRAINING_QUEUE = "training"
 ELSEWHERE_S = 30
 """After so long another turn comes for jobs on base models that this trainer lacks."""
-WAITS_S = 60
-"""Until a version without a verdict is looked at again."""
 
 
 @dataclass
@@ -156,10 +154,9 @@ def _judge(job: FineTuningJob, version: AdapterVersion | None) -> None:
         version.adapter.discard()
 
 
-def end_later(job: FineTuningJob, version: AdapterVersion, in_s: int = 0) -> None:
+def end_later(job: FineTuningJob, version: AdapterVersion) -> None:
     """Have a worker end the job after the version's present jobs, which judge it."""
-    lock, schedule = lock_of(version.pk), {"seconds": in_s}
-    end_tuning.configure(lock=lock, schedule_in=schedule).defer(job_id=job.pk)
+    end_tuning.configure(lock=lock_of(version.pk)).defer(job_id=job.pk)
 
 
 @app.task(name="end_tuning", retry=Backoff())
@@ -178,8 +175,9 @@ def end_tuning(job_id: str) -> None:
     elif version.state == State.REJECTED:
         findings = [finding["message"] for finding in version.report["findings"]]
         job.fail("adapter_rejected", f"The adapter was rejected: {findings[0]}")
-    else:  # its jobs were lost, and `clean_up` queues another
-        return end_later(job, version, WAITS_S)
+    else:  # the job that judges it was lost: it would have come before this one
+        judge_later(version)
+        return end_later(job, version)
     blobs.remove(job.pk)
     log.info("tuning_ended", job=job.pk, status=job.status)
 

@@ -36,7 +36,7 @@ def test_a_dialogue_is_rendered_as_templates_expect_it() -> None:
         {"role": "user", "content": parts, "name": "bo"},
         calling('{"x": 1}') | {"weight": 0},
         {"role": "tool", "content": "3", "tool_call_id": "c"},
-        SAID,
+        SAID | {"refusal": None, "annotations": [], "audio": None, "function_call": None},
     ]
     tools = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
     (line,) = jsonl([{"messages": messages, "tools": tools}]).splitlines()
@@ -45,6 +45,7 @@ def test_a_dialogue_is_rendered_as_templates_expect_it() -> None:
     rendered = [message.rendered() for message in row.messages]
     assert rendered[1] == {"role": "user", "content": "a\nb", "name": "bo"}
     assert rendered[2]["tool_calls"][0]["function"]["arguments"] == {"x": 1}
+    assert rendered[4] == SAID
     assert rendered[3] == {"role": "tool", "content": "3", "tool_call_id": "c"}
 
 
@@ -73,11 +74,12 @@ def deep(levels: int) -> bytes:
         (jsonl([{"messages": [calling("{}") | {"role": "user"}, SAID]}]), "only the assistant"),
         (jsonl([{"messages": [USER, calling("[1]")]}]), "not a JSON object"),
         (jsonl([{"messages": [USER, calling("[" * 100_000)]}]), "not a JSON object"),
+        (jsonl([{"messages": [USER, SAID | {"audio": {"id": "a"}}]}]), "audio"),
         (jsonl([{"messages": [USER, SAID], "tools": [{"type": "function"}]}]), "`tools`"),
         (jsonl([{"messages": [USER, SAID], "tools": [{"function": {"name": 1}}]}]), "`tools`"),
         (jsonl([dialogue(answer="x" * MAX_ROW_BYTES)]), "more than 1048576 bytes"),
     ],
-    ids=range(21),
+    ids=range(22),
 )  # fmt: skip
 def test_a_bad_row_is_refused_with_its_line(line: bytes, told: str) -> None:
     report = read(io.BytesIO(jsonl(ROWS[:1]) + b"\n" + line.rstrip() + b"\n"), 100)

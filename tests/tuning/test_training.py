@@ -27,7 +27,7 @@ from tenants.tuning.training import MOST_CRASHES, Trainer
 from tenants.tuning_states import TuningStatus
 from tests.adapters.working import run_worker
 from tests.tenants.making import make_tenant
-from tests.tuning.conftest import NUMBERS, FakeGateway, MakeFile, MakeJob, dialogue
+from tests.tuning.conftest import NUMBERS, ROWS, FakeGateway, MakeFile, MakeJob, dialogue
 
 ACTOR = {"kind": "key", "id": 1, "name": "a key", "address": "", "request_id": ""}
 DEFAULT = "default"
@@ -77,8 +77,8 @@ def digest(job: FineTuningJob) -> str:
 def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     make_job: MakeJob, make_file: MakeFile, trainer: Trainer, gateway: FakeGateway
 ) -> None:
-    fields = {"hyperparameters": NUMBERS | {"n_epochs": 16}, "suffix": "parrot", "actor": ACTOR}
-    job = make_job(**fields, validation_file=make_file())
+    fields = {"hyperparameters": NUMBERS | {"n_epochs": 8}, "suffix": "parrot", "actor": ACTOR}
+    job = make_job(**fields, validation_file=make_file(ROWS[:1]))
     run_worker(READING)
     assert status(job) == TuningStatus.QUEUED
     killed: list[int] = []
@@ -108,7 +108,7 @@ def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     assert lineage["metrics"] == job.metrics and job.metrics["full_valid_loss"] > 0
     assert lineage["trained_tokens"] == job.trained_tokens > 0
     assert not blobs.exists(job.pk) and not children()
-    assert job.checkpoints.count() == 16
+    assert job.checkpoints.count() == 8
     messages = [event.message for event in job.events.all()]
     assert messages[0] == f"The job succeeded: the model is {job.fine_tuned_model}."
     assert any(one.startswith("Training goes on after step") for one in messages)
@@ -302,10 +302,12 @@ def test_a_deleted_adapter_fails_its_job(make_job: MakeJob, tenant: Tenant) -> N
     assert status(job) == TuningStatus.FAILED and job.error["code"] == "adapter_deleted"
 
 
-def test_a_version_without_a_verdict_is_waited_for(make_job: MakeJob, tenant: Tenant) -> None:
+def test_a_version_whose_jobs_were_lost_is_judged_again(make_job: MakeJob, tenant: Tenant) -> None:
     job = judged(make_job, tenant, State.PROBING)
-    tend_tuning(timestamp=0)
+    ProcrastinateJob.objects.all().delete()
+    for _ in range(2):
+        tend_tuning(timestamp=0)
     end_tuning(job_id=job.pk)
     assert status(job) == TuningStatus.RUNNING
-    waiting = ProcrastinateJob.objects.filter(task_name="end_tuning")
-    assert waiting.count() == 2
+    names = ProcrastinateJob.objects.order_by("id").values_list("task_name", flat=True)
+    assert list(names) == ["end_tuning", "judge_version", "end_tuning"]

@@ -53,6 +53,11 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
     tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
     weight: Literal[0, 1] | None = None
+    # What answers have besides, which programs send back: none of it may say anything.
+    refusal: None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
 
     @property
     def learned(self) -> bool:

@@ -89,7 +89,7 @@ def shown(job: FineTuningJob) -> dict[str, Any]:
         "object": "fine_tuning.job",
         "created_at": int(job.created_at.timestamp()),
         "error": job.error,
-        "fine_tuned_model": job.fine_tuned_model if done and job.version_id else None,
+        "fine_tuned_model": job.fine_tuned_model if done else None,
         "finished_at": _seconds(job.finished_at),
         "hyperparameters": job.hyperparameters,
         "model": job.base_model.name,
