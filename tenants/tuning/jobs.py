@@ -1,10 +1,10 @@
 """The background jobs of fine-tuning. Workers read a job's files and end a job whose version they
 have judged; trainers (`manage.py trainer`) alone run the queue TRAINING_QUEUE.
 
-A `train_next` is not about one job: it is a turn, in which a trainer takes the job that is next by
-fairness (`FineTuningJobQuerySet.claim`). There is one for each job that waits. It belongs to the
-job until that ends or is queued again: after its trainer was killed, `tend_queue` has another one
-run it, which goes on with that job.
+A `train_next` names no job: it has a trainer pull the job that is next by fairness
+(`FineTuningJobQuerySet.claim`). There is one for each job that waits. From then on it belongs to
+that job: if its trainer is killed, `tend_queue` has another trainer run it, which goes on with the
+same job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 TRAINING_QUEUE = "training"
 ELSEWHERE_S = 30
-"""After so long another turn comes for jobs on base models that this trainer lacks."""
+"""After so long another trainer may pull jobs on base models that this one lacks."""
 
 
 @dataclass
@@ -207,8 +207,8 @@ def cancel(job: FineTuningJob) -> None:
 @app.task(name="tend_tuning", queueing_lock="tend_tuning")
 def tend_tuning(timestamp: int) -> None:
     """Every five minutes: queue the background jobs of fine-tuning jobs that lost theirs."""
-    turns = ProcrastinateJob.objects.filter(task_name=train_next.name, status__in=UNFINISHED)
-    known = set(turns.values_list("pk", flat=True))
+    pulls = ProcrastinateJob.objects.filter(task_name=train_next.name, status__in=UNFINISHED)
+    known = set(pulls.values_list("pk", flat=True))
     for job in FineTuningJob.objects.unfinished().select_related("version"):
         if job.status == TuningStatus.VALIDATING_FILES and not has_job(_lock(job)):
             read_later(job)
@@ -218,5 +218,5 @@ def tend_tuning(timestamp: int) -> None:
         elif job.status == TuningStatus.RUNNING and job.claimed_by not in known:
             queue(job)
     waiting = FineTuningJob.objects.filter(status=TuningStatus.QUEUED).count()
-    for _ in range(waiting - turns.filter(status="todo").count()):
+    for _ in range(waiting - pulls.filter(status="todo").count()):
         train_next.defer()

@@ -109,6 +109,8 @@ def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     assert lineage["trained_tokens"] == job.trained_tokens > 0
     assert not blobs.exists(job.pk) and not children()
     assert job.checkpoints.count() == 8
+    last = job.events.filter(data__isnull=False)[0].data
+    assert (last["step"], last["total_steps"]) == (24, 24) and last["estimated_finish"]
     messages = [event.message for event in job.events.all()]
     assert messages[0] == f"The job succeeded: the model is {job.fine_tuned_model}."
     assert any(one.startswith("Training goes on after step") for one in messages)
@@ -248,7 +250,7 @@ def test_which_jobs_wait(make_job: MakeJob, tenant: Tenant) -> None:
     assert not job.advance(TuningStatus.FAILED)
 
 
-def test_another_turn_comes_for_a_base_model_that_a_trainer_lacks(
+def test_jobs_on_a_base_model_that_a_trainer_lacks_are_pulled_again(
     make_job: MakeJob, tenant: Tenant
 ) -> None:
     jobs.trainers.own = Trainer({"another base": Path("/nowhere")})
@@ -257,9 +259,9 @@ def test_another_turn_comes_for_a_base_model_that_a_trainer_lacks(
         run_worker(TRAINING_QUEUE)
     finally:
         jobs.trainers.own = None
-    turns = ProcrastinateJob.objects.filter(queue_name=TRAINING_QUEUE)
-    assert sorted(turns.values_list("status", flat=True)) == ["succeeded", "todo"]
-    assert turns.get(status="todo").scheduled_at
+    pulls = ProcrastinateJob.objects.filter(queue_name=TRAINING_QUEUE)
+    assert sorted(pulls.values_list("status", flat=True)) == ["succeeded", "todo"]
+    assert pulls.get(status="todo").scheduled_at
 
 
 def test_what_lost_its_background_job_gets_another(make_job: MakeJob, tenant: Tenant) -> None:
