@@ -1,9 +1,8 @@
 """A trainer's work on one job: it prepares a folder, starts the training process in it, follows its
 messages, and keeps the result as an adapter.
 
-The process has no environment of ours but what CUDA needs, and no descriptor but its pipes. It is
-asked to save its state and end by closing its standard input, which happens too if the trainer is
-killed. Saved states are stored, so that a trainer on another machine can go on.
+The process has no environment of ours but what CUDA needs, and no descriptor but its pipes. States
+that it saves are stored, so that a trainer on another machine can go on.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import msgspec
 import structlog
@@ -30,7 +29,6 @@ from django.db.models import F
 from django.utils import timezone
 
 from tenants.adapters import sandbox
-from tenants.adapters.checks.target_modules import TargetModules
 from tenants.adapters.jobs import TRAINING, judge_later
 from tenants.adapters.store import target_modules_of
 from tenants.adapters.uploads.keeping import Destination, keep
@@ -40,14 +38,13 @@ from tenants.files import blobs
 from tenants.models import AdapterVersion, FineTuningJob
 from tenants.models.audit import SYSTEM, Actor, acting
 from tenants.storage import scratch_folder
+from tenants.tuning.child import protocol
+from tenants.tuning.child.protocol import ChildLimits, TuningProgress, TuningTask, WholeTask
 from tenants.tuning_states import TuningStatus
 
 log = structlog.get_logger(__name__)
 
 COMMAND = [sys.executable, "-P", "-s", "-m", "tenants.tuning.child"]
-FILES = {"training": "training.jsonl", "validation": "validation.jsonl"}
-STATE, RESULT, TASK = "state.safetensors", "adapter", "task.json"
-"""Names in the process's folder."""
 OF_CUDA = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 POLL_S = 1.0
 """How often a trainer looks whether the job is still to be trained."""
@@ -59,22 +56,6 @@ CHUNK_BYTES = 1 << 20
 
 class TrainingInterrupted(Exception):
     """The training ended early, and is to be gone on with."""
-
-
-class TuningProgress(msgspec.Struct):
-    """A message of the training process; which fields it has follows from its kind."""
-
-    kind: Literal["started", "metrics", "state", "trained", "failed"]
-    step: int = 0
-    total_steps: int = 0
-    tokens: int = 0
-    metrics: dict[str, float] = {}
-    ends_epoch: bool = False
-    file: str = ""
-    base_sha256: str = ""
-    code: str = ""
-    message: str = ""
-    param: str | None = None
 
 
 _progress = msgspec.json.Decoder(TuningProgress)
@@ -165,48 +146,46 @@ class Trainer:
             if end.kind == "failed":
                 job.fail(end.code, end.message, end.param)
                 return None
-            return _kept(job, folder / RESULT, _lineage(job, digest, end))
+            return _kept(job, folder / protocol.RESULT, _lineage(job, digest, end))
 
     def _prepared(self, job: FineTuningJob, folder: Path) -> str | None:
         """Put the job's files and its task into the folder. Returns the digest of the file that is
         trained on; None if a file is gone, with which the job fails."""
         try:
-            digest = _copy(job.training_file_id, folder / FILES["training"])
+            digest = _copy(job.training_file_id, folder / protocol.TRAINING)
             if job.validation_file_id is not None:
-                _copy(job.validation_file_id, folder / FILES["validation"])
+                _copy(job.validation_file_id, folder / protocol.VALIDATION)
         except FileNotFoundError:
             job.fail("file_missing", "A file of the job was deleted.")
             return None
         with suppress(FileNotFoundError):
-            _copy(job.pk, folder / STATE)
-        limits = {
-            "memory_bytes": settings.TUNING_MEMORY_BYTES,
-            "file_bytes": 4 * settings.MAX_ADAPTER_BYTES,  # a state has three times the weights
-        }
-        whole = {"limits": limits, "task": self._task(job)}
-        (folder / TASK).write_bytes(msgspec.json.encode(whole))
+            _copy(job.pk, folder / protocol.STATE)
+        limits = ChildLimits(
+            memory_bytes=settings.TUNING_MEMORY_BYTES,
+            file_bytes=4 * settings.MAX_ADAPTER_BYTES,  # a state has three times the weights
+        )
+        whole = WholeTask(self._task(job), limits)
+        (folder / protocol.TASK).write_bytes(msgspec.json.encode(whole))
         return digest
 
-    def _task(self, job: FineTuningJob) -> dict[str, Any]:
-        """The fields of a `child.learning.TuningTask`."""
+    def _task(self, job: FineTuningJob) -> TuningTask:
         base, asked = job.base_model, job.hyperparameters
-        targets: TargetModules = target_modules_of(base)
-        return {
-            "base": str(self.bases[base.name]),
-            "base_name": base.name,
-            "device": self.device,
-            "threads": settings.TUNING_THREADS,
-            "seed": job.seed,
-            "modules": targets.leaf_names,
-            "rank": min(settings.TUNING_RANK, base.max_lora_rank),
-            "alpha": settings.TUNING_ALPHA,
-            "n_epochs": asked["n_epochs"],
-            "batch_size": asked["batch_size"],
-            "rate": asked["learning_rate_multiplier"] * settings.TUNING_RATE,
-            "max_row_tokens": min(settings.TUNING_ROW_TOKENS, base.max_model_len),
-            "max_tokens": settings.TUNING_TOKENS,
-            "save_every_s": settings.TUNING_SAVE_S,
-        }
+        return TuningTask(
+            base=str(self.bases[base.name]),
+            base_name=base.name,
+            device=self.device,
+            threads=settings.TUNING_THREADS,
+            seed=job.seed,
+            modules=target_modules_of(base).leaf_names,
+            rank=min(settings.TUNING_RANK, base.max_lora_rank),
+            alpha=settings.TUNING_ALPHA,
+            n_epochs=asked["n_epochs"],
+            batch_size=asked["batch_size"],
+            rate=asked["learning_rate_multiplier"] * settings.TUNING_RATE,
+            max_row_tokens=min(settings.TUNING_ROW_TOKENS, base.max_model_len),
+            max_tokens=settings.TUNING_TOKENS,
+            save_every_s=settings.TUNING_SAVE_S,
+        )
 
 
 class _Following:

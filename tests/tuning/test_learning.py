@@ -4,7 +4,6 @@ on from a saved state changes no bit."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,20 @@ import pytest
 
 from demo import BASE, MODEL_NAME
 from inference.content import FILES
+from tenants.tuning.child.protocol import (
+    RESULT,
+    STATE,
+    TRAINING,
+    VALIDATION,
+    TuningProgress,
+    TuningTask,
+)
 from tests.tuning.conftest import ROWS, dialogue, jsonl
 
 STEPS = 6
 
 
-def task(**changed: Any) -> Any:
-    from tenants.tuning.child.learning import TuningTask
-
+def task(**changed: Any) -> TuningTask:
     given: dict[str, Any] = {
         "base": str(BASE), "base_name": MODEL_NAME, "device": "cpu", "threads": 1, "seed": 7,
         "modules": ["q_proj", "v_proj", "lm_head"], "rank": 4, "alpha": 8, "n_epochs": 2,
@@ -42,17 +47,17 @@ def threads() -> Any:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with rows to train on."""
-    (tmp_path / "training.jsonl").write_bytes(jsonl(ROWS))
-    (tmp_path / "validation.jsonl").write_bytes(jsonl(ROWS[:2]))
+    (tmp_path / TRAINING).write_bytes(jsonl(ROWS))
+    (tmp_path / VALIDATION).write_bytes(jsonl(ROWS[:2]))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def trained(asked: Any, steps: int = STEPS) -> list[Mapping[str, Any]]:
+def trained(asked: TuningTask, steps: int = STEPS) -> list[TuningProgress]:
     """The messages of a training that is stopped after so many steps."""
     from tenants.tuning.child import learning
 
-    said: list[Mapping[str, Any]] = []
+    said: list[TuningProgress] = []
     left = iter(range(steps - 1))
     try:
         learning.train(asked, said.append, lambda: next(left, None) is not None)
@@ -62,27 +67,27 @@ def trained(asked: Any, steps: int = STEPS) -> list[Mapping[str, Any]]:
 
 
 def result(folder: Path) -> list[bytes]:
-    return [(folder / "adapter" / name).read_bytes() for name in FILES]
+    return [(folder / RESULT / name).read_bytes() for name in FILES]
 
 
 def test_it_learns_and_goes_on_bit_for_bit(folder: Path) -> None:
     whole = trained(task())
-    assert whole[0] == {"kind": "started", "step": 0, "total_steps": STEPS}
-    assert whole[-1]["kind"] == "trained" and len(whole[-1]["base_sha256"]) == 64
-    metrics = [one for one in whole if one["kind"] == "metrics"]
-    assert [one["step"] for one in metrics] == list(range(1, STEPS + 1))
-    first, last = (one["metrics"] for one in metrics if one["ends_epoch"])
+    assert whole[0] == TuningProgress(kind="started", total_steps=STEPS)
+    assert whole[-1].kind == "trained" and len(whole[-1].base_sha256) == 64
+    metrics = [one for one in whole if one.kind == "metrics"]
+    assert [one.step for one in metrics] == list(range(1, STEPS + 1))
+    first, last = (one.metrics for one in metrics if one.ends_epoch)
     assert last["full_valid_loss"] < first["full_valid_loss"]
     undisturbed = result(folder)
 
-    shutil.rmtree("adapter")
+    shutil.rmtree(RESULT)
     stopped = trained(task(), 4)
-    assert stopped[-1] == {"kind": "state", "file": "state-4.safetensors"}
-    assert not Path("adapter").exists()
-    Path("state-4.safetensors").rename("state.safetensors")
+    assert stopped[-1] == TuningProgress(kind="state", file="state-4.safetensors")
+    assert not Path(RESULT).exists()
+    Path("state-4.safetensors").rename(STATE)
     rest = trained(task())
-    assert rest[0] == {"kind": "started", "step": 4, "total_steps": STEPS}
-    assert [one for one in rest if one["kind"] == "metrics"] == metrics[4:]
+    assert rest[0] == TuningProgress(kind="started", step=4, total_steps=STEPS)
+    assert [one for one in rest if one.kind == "metrics"] == metrics[4:]
     assert result(folder) == undisturbed
 
 
@@ -118,7 +123,7 @@ def test_what_cannot_be_trained(
 ) -> None:
     from tenants.tuning.child.learning import CannotTrain
 
-    (folder / "training.jsonl").write_bytes(jsonl(rows))
+    (folder / TRAINING).write_bytes(jsonl(rows))
     with pytest.raises(CannotTrain) as raised:
         trained(task(**changed))
     assert raised.value.code == code and told in raised.value.message

@@ -1,9 +1,7 @@
 """`python -m tenants.tuning.child`: one training, in a process of its own.
 
-`tenants.tuning.training` starts it in a folder with the files and `task.json`. Messages about the
-progress are lines of JSON on standard output. Standard input has nothing: when it is closed, also
-because the trainer was killed, the process saves its state and ends. It has no settings, secrets or
-database, and sets its own limits before it reads anything of a tenant.
+`tenants.tuning.training` starts it in a folder with the files (`protocol`). It has no settings,
+secrets or database, and sets its own limits before it reads anything of a tenant.
 """
 
 from __future__ import annotations
@@ -12,35 +10,16 @@ import os
 import resource
 import select
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from inference.process.priority import give_way
+from tenants.tuning.child.protocol import TASK, ChildLimits, TuningProgress, TuningTask, WholeTask
 
-TASK = "task.json"
 NICE = 10
 """Streams of the same machine go first."""
-
-
-class ChildLimits(msgspec.Struct):
-    """What the process may use; `memory_bytes` is of what it allocates, not of a GPU's memory."""
-
-    memory_bytes: int
-    file_bytes: int
-    open_files: int = 256
-
-    def set(self) -> None:
-        """Limit this process."""
-        for kind, most in (
-            (resource.RLIMIT_DATA, self.memory_bytes),
-            (resource.RLIMIT_FSIZE, self.file_bytes),
-            (resource.RLIMIT_NOFILE, self.open_files),
-            (resource.RLIMIT_CORE, 0),
-        ):
-            resource.setrlimit(kind, (most, most))
 
 
 def main() -> None:
@@ -48,33 +27,43 @@ def main() -> None:
     give_way(NICE)
     told = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # libraries print too
-    asked = msgspec.json.decode(Path(TASK).read_bytes())
-    msgspec.convert(asked["limits"], ChildLimits).set()
+    whole = msgspec.json.decode(Path(TASK).read_bytes(), type=WholeTask)
+    _limit(whole.limits)
 
-    def say(message: Mapping[str, Any]) -> None:
+    def say(message: TuningProgress) -> None:
         told.write(msgspec.json.encode(message) + b"\n")
 
     try:
-        _train(asked["task"], say)
+        _train(whole.task, say)
     except BrokenPipeError:  # the trainer was killed
         sys.exit(1)
 
 
-def _train(asked: Mapping[str, Any], say: Any) -> None:
+def _limit(limits: ChildLimits) -> None:
+    for kind, most in (
+        (resource.RLIMIT_DATA, limits.memory_bytes),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def _train(task: TuningTask, say: Callable[[TuningProgress], None]) -> None:
     from tenants.tuning.child import learning  # takes seconds
 
-    task = msgspec.convert(asked, learning.TuningTask)
     try:
         learning.train(task, say, _wanted)
     except learning.Stopped:
         pass
     except learning.CannotTrain as fault:
-        say({"kind": "failed", "code": fault.code, "message": fault.message, "param": fault.param})
+        code, message, param = fault.code, fault.message, fault.param
+        say(TuningProgress(kind="failed", code=code, message=message, param=param))
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "memory" not in str(error):
             raise
         message = "Training needs more memory than there is: use a smaller batch or shorter rows."
-        say({"kind": "failed", "code": "out_of_memory", "message": message, "param": None})
+        say(TuningProgress(kind="failed", code="out_of_memory", message=message))
 
 
 def _wanted() -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
@@ -29,11 +28,16 @@ from transformers.utils import logging
 
 from tenants.tuning.child.encoding import EncodedRow, RowEncoder
 from tenants.tuning.child.optimising import Schedule, adamw, optimise, save_adapter
+from tenants.tuning.child.protocol import (
+    RESULT,
+    STATE,
+    TRAINING,
+    VALIDATION,
+    TuningProgress,
+    TuningTask,
+)
 from tenants.tuning.child.rows import MAX_FAULTS, RowFault, RowsReport, rows
 
-TRAINING, VALIDATION, STATE = "training.jsonl", "validation.jsonl", "state.safetensors"
-RESULT = "adapter"
-"""The folder of the adapter's files."""
 GROUP_TOKENS = 4096
 """Tokens, with padding, that pass through the model at once; a longer row passes alone."""
 REPORTS = 200
@@ -41,7 +45,7 @@ REPORTS = 200
 WARMUP_SHARE = 10
 """One in so many steps is of the warm-up."""
 
-Say = Callable[[Mapping[str, Any]], None]
+Say = Callable[[TuningProgress], None]
 
 
 class Stopped(Exception):
@@ -56,26 +60,6 @@ class CannotTrain(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-class TuningTask(msgspec.Struct):
-    """What to train, and how. `rate` is the peak of the learning rate; `max_row_tokens` bounds a
-    row, `max_tokens` all rows of all epochs. A state is saved every `save_every_s`."""
-
-    base: str
-    base_name: str
-    device: str
-    threads: int
-    seed: int
-    modules: list[str]
-    rank: int
-    alpha: int
-    n_epochs: int
-    batch_size: int
-    rate: float
-    max_row_tokens: int
-    max_tokens: int
-    save_every_s: float
-
-
 def train(task: TuningTask, say: Say, wanted: Callable[[], bool]) -> None:
     """Train on the files of the current folder and write the adapter to RESULT. `say` gets messages
     about the progress; `wanted` is asked after each step whether to go on.
@@ -85,6 +69,7 @@ def train(task: TuningTask, say: Say, wanted: Callable[[], bool]) -> None:
         CannotTrain: as it says.
     """
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     torch.set_num_threads(task.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     tokenizer = AutoTokenizer.from_pretrained(task.base, local_files_only=True)
@@ -228,12 +213,13 @@ class Lessons:
         """Raises Stopped or CannotTrain."""
         self.step = self.learner.load(Path(STATE)) if Path(STATE).exists() else 0
         self.saved_at = time.monotonic()
-        self.say({"kind": "started", "step": self.step, "total_steps": self.steps})
+        self.say(TuningProgress(kind="started", step=self.step, total_steps=self.steps))
         warmup = max(1, self.steps // WARMUP_SHARE)
         schedule = Schedule(self.steps, self.task.rate, warmup)
         optimise(self.learner.optimizer, schedule, self._backward, self._after, self.step)
         save_adapter(self.learner.adapted, Path(RESULT), self.task.base_name, self.learner.dtype)
-        self.say({"kind": "trained", "base_sha256": digest_of_weights(Path(self.task.base))})
+        digest = digest_of_weights(Path(self.task.base))
+        self.say(TuningProgress(kind="trained", base_sha256=digest))
 
     def _backward(self) -> float:
         return self.learner.learn(self._batch(self.step))
@@ -278,15 +264,23 @@ class Lessons:
         metrics = {"train_loss": round(loss, 6)}
         if ends and self.validation:
             metrics["full_valid_loss"] = round(self.learner.examine(self.validation), 6)
-        told = {"step": self.step, "total_steps": self.steps, "tokens": self._tokens(self.step)}
-        self.say({"kind": "metrics", "ends_epoch": ends, "metrics": metrics} | told)
+        self.say(
+            TuningProgress(
+                kind="metrics",
+                step=self.step,
+                total_steps=self.steps,
+                tokens=self._tokens(self.step),
+                metrics=metrics,
+                ends_epoch=ends,
+            )
+        )
 
     def _save(self) -> None:
         """Into a file of its own, which the trainer takes away."""
         file = Path(f"state-{self.step}.safetensors")
         self.learner.save(file, self.step)
         self.saved_at = time.monotonic()
-        self.say({"kind": "state", "file": file.name})
+        self.say(TuningProgress(kind="state", file=file.name))
 
 
 def digest_of_weights(base: Path) -> str:
