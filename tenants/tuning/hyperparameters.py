@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-AUTO = "auto"
+Auto = Literal["auto"]
+AUTO: Auto = "auto"
 ROWS_PER_STEP = 32
 """`auto`: a batch has one in so many rows, within AUTO_BATCH."""
 AUTO_BATCH = (1, 8)

@@ -79,8 +79,8 @@ def _rows(job: FineTuningJob, file: StoredFile, param: str) -> int:
     """The number of the file's rows; 0 if the job has failed, because they are not valid."""
     task = {"task": "rows", "max_rows": settings.TUNING_ROWS}
     if file.size_bytes > MAX_BYTES:
-        told = f"The file has {file.size_bytes} bytes; at most {MAX_BYTES} are allowed."
-        return _refuse(job, param, told)
+        message = f"The file has {file.size_bytes} bytes; at most {MAX_BYTES} are allowed."
+        return _refuse(job, param, message)
     limits = sandbox.SandboxLimits.for_bytes(file.size_bytes)
     try:
         with blobs.open(file.pk) as opened:

@@ -53,7 +53,7 @@ def tenant(no_jobs: None) -> Tenant:
 def base(tenant: Tenant) -> BaseModel:
     """The demo's tiny base model, as its engine reports it."""
     modules = {}
-    with safe_open(BASE / "model.safetensors", "pt") as file:  # type: ignore[no-untyped-call]
+    with safe_open(BASE / "model.safetensors", "pt") as file:
         for name in file.keys():
             if name.endswith("_proj.weight"):
                 modules[name.removesuffix(".weight")] = file.get_slice(name).get_shape()

@@ -46,8 +46,10 @@ def with_sdk(secret: str, script: Callable[[openai.AsyncOpenAI], Any]) -> Any:
 
     async def run() -> Any:
         async with PostgresDirectory() as directory:
-            app: Any = FileIntake(get_asgi_application(), directory)
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http:
+            django: Any = get_asgi_application()
+            app: Any = FileIntake(django, directory)
+            http: Any = httpx.AsyncClient(transport=httpx.ASGITransport(app))
+            async with http:
                 client = openai.AsyncOpenAI(
                     api_key=secret, base_url="http://localhost/v1", http_client=http, max_retries=0
                 )
@@ -86,7 +88,8 @@ def test_the_sdk_makes_lists_pauses_resumes_and_cancels(secret: str, base: BaseM
         assert (event.level, event.type) == ("info", "message")
         assert [one async for one in jobs.checkpoints.list(job.id)] == []
         await FineTuningJob.objects.filter(pk=job.id).aupdate(status="queued")
-        assert (await jobs.pause(job.id)).status == "paused"
+        paused: str = (await jobs.pause(job.id)).status
+        assert paused == "paused"
         assert (await jobs.resume(job.id)).status == "queued"
         assert (await jobs.cancel(job.id)).status == "cancelled"
         with pytest.raises(openai.ConflictError, match="cancelled cannot be cancelled"):

@@ -3,7 +3,6 @@ cancelled on the way; and whose job is next."""
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -18,12 +17,13 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 from pytest_django import Settings
 
 from demo import BASE, MODEL_NAME
+from inference.errors import TuningNotPossible
 from tenants.batches.jobs import QUEUE as READING
 from tenants.files import blobs
 from tenants.models import Adapter, AuditEntry, FineTuningJob, State, Tenant
 from tenants.tuning import jobs
 from tenants.tuning.jobs import TRAINING_QUEUE, end_tuning, read_files, tend_tuning
-from tenants.tuning.training import MOST_CRASHES, Trainer
+from tenants.tuning.training import MOST_CRASHES, Trainer, TrainingInterrupted
 from tenants.tuning_states import TuningStatus
 from tests.adapters.working import run_worker
 from tests.tenants.making import make_tenant
@@ -69,6 +69,13 @@ def status(job: FineTuningJob) -> str:
     return job.status
 
 
+def error(job: FineTuningJob) -> dict[str, Any]:
+    """The error of a job that has failed."""
+    assert status(job) == TuningStatus.FAILED and job.error is not None
+    found: dict[str, Any] = job.error
+    return found
+
+
 def digest(job: FineTuningJob) -> str:
     """The digest of the two files that it became."""
     return Adapter.objects.get(name=job.adapter_name).versions.get().digest
@@ -95,7 +102,7 @@ def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     assert (job.crashes, job.run) == (1, 2)
     version = job.version
     assert version is not None and version.state == State.VALIDATING
-    with pytest.raises(jobs.TuningNotPossible, match="checked cannot be cancelled"):
+    with pytest.raises(TuningNotPossible, match="checked cannot be cancelled"):
         jobs.cancel(job)
 
     run_worker(DEFAULT)
@@ -142,7 +149,7 @@ def test_a_job_is_paused_while_it_trains(make_job: MakeJob, trainer: Trainer) ->
     trainer.stopping.set()  # as at a trainer's end: it saves its state, and another goes on
     claimed = FineTuningJob.objects.claim(1, [MODEL_NAME])
     assert claimed is not None
-    with pytest.raises(jobs.TrainingInterrupted):
+    with pytest.raises(TrainingInterrupted):
         trainer.train(claimed)
     assert any("goes on after step" in event.message for event in job.events.all())
 
@@ -166,10 +173,14 @@ def test_a_cancelled_job_is_killed(make_job: MakeJob, trainer: Trainer) -> None:
 def test_a_process_that_always_crashes_fails_its_job(make_job: MakeJob, trainer: Trainer) -> None:
     job = make_job()
     run_worker(READING)
-    trainer.stopping = Watched(lambda: [os.kill(one.pid, signal.SIGSEGV) for one in children()][:0])
+
+    def crash() -> None:
+        for child in children():
+            child.send_signal(signal.SIGSEGV)
+
+    trainer.stopping = Watched(crash)
     run_worker(TRAINING_QUEUE)
-    assert status(job) == TuningStatus.FAILED and job.crashes == MOST_CRASHES
-    assert job.error["code"] == "training_failed"
+    assert error(job)["code"] == "training_failed" and job.crashes == MOST_CRASHES
 
 
 def test_what_only_the_trainer_finds_fails_the_job(
@@ -177,8 +188,8 @@ def test_what_only_the_trainer_finds_fails_the_job(
 ) -> None:
     job = make_job(training_file=make_file([dialogue(), dialogue(answer="ho " * 2000)]))
     run_worker(READING, TRAINING_QUEUE)
-    assert status(job) == TuningStatus.FAILED and job.error["param"] == "training_file"
-    assert "Line 2: It has" in job.error["message"] and "512" in job.error["message"]
+    assert error(job)["param"] == "training_file"
+    assert "Line 2: It has" in error(job)["message"] and "512" in error(job)["message"]
 
 
 def test_invalid_files_fail_the_job_with_their_lines(
@@ -186,10 +197,10 @@ def test_invalid_files_fail_the_job_with_their_lines(
 ) -> None:
     job = make_job(validation_file=make_file(b'{"messages": []}\n\n{\n'))
     read_files(job_id=job.pk)
-    assert status(job) == TuningStatus.FAILED
-    assert (job.error["code"], job.error["param"]) == ("invalid_file", "validation_file")
-    assert job.error["message"].startswith("Line 1: `messages` has 0 messages")
-    assert "(and 1 others" in job.error["message"]
+    found = error(job)
+    assert (found["code"], found["param"]) == ("invalid_file", "validation_file")
+    assert found["message"].startswith("Line 1: `messages` has 0 messages")
+    assert "(and 1 others" in found["message"]
     faults = [event.message for event in job.events.filter(level="error")]
     assert any(one.startswith("Line 3: It is not a valid row") for one in faults)
 
@@ -198,7 +209,7 @@ def test_rows_are_bounded(make_job: MakeJob, settings: Settings) -> None:
     settings.TUNING_ROWS = 3
     job = make_job()
     read_files(job_id=job.pk)
-    assert status(job) == TuningStatus.FAILED and "more than 3 rows" in job.error["message"]
+    assert "more than 3 rows" in error(job)["message"]
 
 
 def test_a_missing_file_fails_the_job(make_job: MakeJob, trainer: Trainer) -> None:
@@ -207,7 +218,7 @@ def test_a_missing_file_fails_the_job(make_job: MakeJob, trainer: Trainer) -> No
     blobs.remove(job.training_file_id)
     claimed = FineTuningJob.objects.claim(1, [MODEL_NAME])
     assert claimed is not None and trainer.train(claimed) is None
-    assert status(job) == TuningStatus.FAILED and job.error["code"] == "file_missing"
+    assert error(job)["code"] == "file_missing"
     unread = make_job()
     blobs.remove(unread.training_file_id)
     read_files(job_id=unread.pk)
@@ -294,14 +305,14 @@ def test_a_rejected_version_fails_its_job(make_job: MakeJob, tenant: Tenant) -> 
     report = {"findings": [{"code": "no_effect", "message": "It changes nothing."}]}
     job = judged(make_job, tenant, State.REJECTED, report=report)
     end_tuning(job_id=job.pk)
-    assert status(job) == TuningStatus.FAILED and "changes nothing" in job.error["message"]
+    assert "changes nothing" in error(job)["message"]
 
 
 def test_a_deleted_adapter_fails_its_job(make_job: MakeJob, tenant: Tenant) -> None:
     job = judged(make_job, tenant, State.PROBING)
     Adapter.objects.get().discard()
     end_tuning(job_id=job.pk)
-    assert status(job) == TuningStatus.FAILED and job.error["code"] == "adapter_deleted"
+    assert error(job)["code"] == "adapter_deleted"
 
 
 def test_a_version_whose_jobs_were_lost_is_judged_again(make_job: MakeJob, tenant: Tenant) -> None:

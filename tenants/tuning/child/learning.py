@@ -177,7 +177,7 @@ class Learner:
     def load(self, file: Path) -> int:
         """Go on from what `save` wrote; returns its step."""
         state: dict[int, dict[str, torch.Tensor]] = {at: {} for at, _ in enumerate(self.weights)}
-        with safe_open(file, "pt") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(file, "pt") as opened:
             step = int(opened.metadata()["step"])
             for name in opened.keys():
                 at, _, kind = name.partition(".")

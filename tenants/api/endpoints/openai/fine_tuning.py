@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from django.conf import settings
@@ -39,7 +39,7 @@ from tenants.models.tuning import MAX_SUFFIX
 from tenants.naming import adapter_of
 from tenants.permissions import TABLE, Permission
 from tenants.tuning import jobs
-from tenants.tuning.hyperparameters import AUTO, BOUNDS
+from tenants.tuning.hyperparameters import AUTO, BOUNDS, Auto
 from tenants.tuning_states import TuningStatus
 
 USERS = TABLE[Permission.EDIT_ADAPTERS][1]
@@ -48,8 +48,6 @@ MAX_PAGE = 100
 MAX_SEED = (1 << 31) - 1
 SUFFIX = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_SUFFIX - 1}}}")
 AUDITED = "tuning job"
-
-Auto = Literal["auto"]
 
 
 class _Hyperparameters(msgspec.Struct, forbid_unknown_fields=True):
