@@ -116,7 +116,7 @@ def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     assert lineage["trained_tokens"] == job.trained_tokens > 0
     assert not blobs.exists(job.pk) and not children()
     assert job.checkpoints.count() == 8
-    last = job.events.filter(data__isnull=False)[0].data
+    last: Any = job.events.filter(data__isnull=False)[0].data
     assert (last["step"], last["total_steps"]) == (24, 24) and last["estimated_finish"]
     messages = [event.message for event in job.events.all()]
     assert messages[0] == f"The job succeeded: the model is {job.fine_tuned_model}."
