@@ -48,6 +48,8 @@ COMMAND = [sys.executable, "-P", "-s", "-m", "tenants.tuning.child"]
 OF_CUDA = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 POLL_S = 1.0
 """How often a trainer looks whether the job is still to be trained."""
+PIPE_BYTES = 4096
+"""Some thirty messages: a process that is further ahead of its trainer waits."""
 MAX_LINE_BYTES = 64 << 10
 MAX_LOGGED_BYTES = 4 << 10
 MOST_CRASHES = 3
@@ -76,6 +78,7 @@ class TrainingProcess:
             cwd=folder,
             env={**kept, **sandbox.ENVIRONMENT, **threads, **fixed},
             start_new_session=True,
+            pipesize=PIPE_BYTES,
         )
 
     @property
