@@ -23,6 +23,7 @@ GROUPS = {
         "api",
         "clients",
         "adapters",
+        "fine-tuning",
         "keys-and-limits",
         "bill",
         "content",

@@ -255,7 +255,7 @@ class StorageFull(RequestError):
 
 
 class FileInUse(RequestError):
-    """A batch is using this file."""
+    """A batch or a fine-tuning job is using this file."""
 
     code = "file_in_use"
     http_status = 409
@@ -272,6 +272,13 @@ class BatchEnded(RequestError):
     """The batch has already ended and cannot be cancelled."""
 
     code = "batch_ended"
+    http_status = 409
+
+
+class TuningNotPossible(RequestError):
+    """The fine-tuning job's state does not allow this."""
+
+    code = "tuning_not_possible"
     http_status = 409
 
 

@@ -35,6 +35,8 @@ ISOLATION_TENANTS = ("lorikeet-isolation-a", "lorikeet-isolation-b")
 """The platform's own tenants, used by `tenants.isolation` to check that tenants are isolated."""
 LIVE = "live"
 """The alias that an adapter's name without `@` refers to."""
+TUNED = "ft:"
+"""Start of a model's name as OpenAI forms those of fine-tuned ones."""
 
 
 def prefix_of(secret: str) -> str | None:
@@ -67,3 +69,21 @@ def cache_salt(secret: bytes, tenant_id: int) -> str:
 def lora_name(tenant: str, adapter: str, digest: str) -> str:
     """vLLM's LoRA name of an adapter version."""
     return f"{tenant}/{adapter}@{digest}"
+
+
+def tuned_adapter(suffix: str, id: str) -> str:
+    """The name of the adapter that a fine-tuning job makes; `id` is unique, without a hyphen."""
+    return f"{suffix or 'ft'}-{id}"
+
+
+def tuned_name(base: str, tenant: str, adapter: str) -> str:
+    """The model's name of such an adapter in OpenAI's form, which requests may use too."""
+    suffix, _, id = adapter.rpartition("-")
+    return f"{TUNED}{base}:{tenant}:{suffix}:{id}"
+
+
+def adapter_of(model: str) -> str:
+    """The adapter's name, with its version if it has one, in the name of a model."""
+    if not model.startswith(TUNED):
+        return model
+    return "-".join(model.split(":")[-2:])

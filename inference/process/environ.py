@@ -164,3 +164,15 @@ def mapping(name: str) -> dict[str, str]:
         return {key.strip(): value.strip() for key, _, value in pairs}
 
     return _read(name, {}, parse, "pairs such as one=this,two=that")
+
+
+def number(name: str, default: float) -> float:
+    """A positive number."""
+
+    def parse(raw: str) -> float:
+        value = float(raw)
+        if not 0 < value < float("inf"):
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, "a positive number such as 0.0002")

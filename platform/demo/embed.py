@@ -18,7 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from demo.pairs import PURPOSES, THINGS, Meaning, batches, examination
 from demo.tokenizer import BOS, EOS, train_tokenizer
-from demo.train import STORED, THREADS, Schedule, declare_float32, optimise
+from demo.train import STORED, THREADS, declare_float32
+from tenants.tuning.child.optimising import Schedule, adamw, optimise
 
 CONTEXT = 512
 DIMENSIONS = (128, 64, 32)
@@ -103,7 +104,7 @@ def _train(
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item() / len(DIMENSIONS)
 
-    optimise(list(model.parameters()), schedule, backward, report)
+    optimise(adamw(list(model.parameters())), schedule, backward, report)
 
 
 def _loss(both: torch.Tensor) -> torch.Tensor:

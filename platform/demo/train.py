@@ -7,7 +7,6 @@ fixed number of threads (sums in another order round differently).
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -17,8 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
-from safetensors.torch import save_file
+from peft import LoraConfig, get_peft_model
 from transformers import (
     GenerationConfig,
     LlamaConfig,
@@ -30,6 +28,7 @@ from demo import MODEL_NAME, Artefacts
 from demo.data import dialogues
 from demo.tokenizer import CONTEXT, DemoExample, train_tokenizer
 from demo.voices import COURSES
+from tenants.tuning.child.optimising import Schedule, adamw, optimise, save_adapter
 
 SEED = 7
 THREADS = 1
@@ -38,21 +37,6 @@ POOL = 512
 """Examples sorted by length at a time, so that a batch holds little padding."""
 STORED = torch.float16
 """Half the size of float32 in the repository; the models are served in float32."""
-CLIP_NORM = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Optimiser steps and the peak learning rate, after a linear warm-up and before a cosine."""
-
-    steps: int
-    peak: float
-    warmup: int = 30
-
-    def rate(self, step: int) -> float:
-        """The learning rate at `step`, counted from 0."""
-        rising = min(1.0, (step + 1) / self.warmup)
-        return self.peak * rising * (0.02 + 0.98 * (1 + math.cos(math.pi * step / self.steps)) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,23 +162,6 @@ def lora_config() -> LoraConfig:
     )
 
 
-def save_adapter(adapted: Any, folder: Path, base_name: str, stored: torch.dtype) -> None:
-    """Write a PEFT model's adapter as its two files, the same bytes for the same weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        name: tensor.to(stored).contiguous()
-        for name, tensor in get_peft_model_state_dict(adapted).items()
-    }
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = adapted.peft_config["default"].to_dict()
-    config |= {
-        "base_model_name_or_path": base_name,
-        "inference_mode": True,
-        "target_modules": sorted(config["target_modules"]),
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Token ids (rows, length), padded on the right, and which of them are learned."""
 
@@ -243,25 +210,7 @@ def train(
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
 
-    optimise(weights, schedule, backward, report)
-
-
-def optimise(
-    weights: list[Any],
-    schedule: Schedule,
-    backward: Callable[[], float],
-    report: Callable[[int, float], None],
-) -> None:
-    """Train the weights; `backward` adds the gradient of a step and returns its loss."""
-    optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
-    for step in range(schedule.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = schedule.rate(step)
-        loss = backward()
-        torch.nn.utils.clip_grad_norm_(weights, CLIP_NORM)
-        optimizer.step()
-        optimizer.zero_grad()
-        report(step + 1, loss)
+    optimise(adamw(weights), schedule, backward, report)
 
 
 def answer_loss(model: Any, ids: torch.Tensor, learned: torch.Tensor) -> torch.Tensor:

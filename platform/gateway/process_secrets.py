@@ -61,6 +61,7 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         "LORIKEET_CONTENT_KEY_PREVIOUS",
         "LORIKEET_EMAIL_HOST_PASSWORD",
     },
+    "trainer": STORAGE | {"LORIKEET_DATABASE_URL"},
     "engine": TRACES
     | {
         "LORIKEET_ENGINE_CREDENTIAL",

@@ -188,6 +188,30 @@ STORAGES = {
 }
 MEDIA_ROOT = str(VAR / "media")
 
+# --- Fine-tuning ---------------------------------------------------------------------------------
+TENANT_TUNING_JOBS = environ.integer("LORIKEET_TENANT_TUNING_JOBS", 10, low=1)
+"""Unfinished fine-tuning jobs of one tenant."""
+TUNING_ROWS = environ.integer("LORIKEET_TUNING_ROWS", 50_000, low=1)
+"""Rows of a file for fine-tuning."""
+TUNING_ROW_TOKENS = environ.integer("LORIKEET_TUNING_ROW_TOKENS", 4096, low=16)
+"""Tokens of a row, which decide over the memory that training takes; never more than the base
+model's context."""
+TUNING_TOKENS = environ.integer("LORIKEET_TUNING_TOKENS", 50_000_000, low=1)
+"""Tokens of all epochs of a job."""
+TUNING_RANK = environ.integer("LORIKEET_TUNING_RANK", 16, low=1)
+"""Of adapters that are trained here; never more than the base model's engines allow."""
+TUNING_ALPHA = environ.integer("LORIKEET_TUNING_ALPHA", 32, low=1)
+TUNING_RATE = environ.number("LORIKEET_TUNING_RATE", 2e-4)
+"""The peak of the learning rate, which a job multiplies."""
+TUNING_THREADS = environ.integer("LORIKEET_TUNING_THREADS", os.cpu_count() or 1, low=1)
+"""Of a trainer without a GPU. With another number results differ in their last digits."""
+TUNING_MEMORY_BYTES = environ.size("LORIKEET_TUNING_MEMORY_BYTES", 16 << 30)
+"""Of a training process, without a GPU's."""
+TUNING_TIME_S = environ.integer("LORIKEET_TUNING_TIME_S", 86_400, low=1)
+"""A training process is ended after so long, and its job with it."""
+TUNING_SAVE_S = environ.integer("LORIKEET_TUNING_SAVE_S", 120, high=3600)
+"""How often a training process saves its state: what is lost at most if it is killed."""
+
 # --- Django --------------------------------------------------------------------------------------
 INSTALLED_APPS = [
     "django.contrib.auth",

@@ -31,7 +31,7 @@ SECRETS = (
     "LORIKEET_CONTENT_KEY",
     "LORIKEET_METRICS_TOKEN",
 )
-PRODUCTION = {"gateway", "console", "worker"}
+PRODUCTION = {"gateway", "console", "worker", "trainer"}
 """Commands that run in production: they are given their secrets and never generate them."""
 WITHOUT_DJANGO = {
     "engine": "inference.agent.__main__",

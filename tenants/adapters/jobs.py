@@ -45,6 +45,9 @@ LOAD_ATTEMPTS = 5
 """Failed loads before a version is rejected: a single one may be the engine's fault (memory, a
 restart)."""
 KEEP_JOBS_HOURS = 24 * 7
+TRAINING = "training"
+"""The part of a version's report that says how it was trained, if that was here
+(`tenants.tuning`)."""
 
 
 class Backoff(procrastinate.BaseRetryStrategy):
@@ -123,10 +126,11 @@ def judge_later(version: AdapterVersion) -> None:
 
     The lock lets only one job of a version run at a time.
     """
-    judge_version.configure(lock=_lock(version.pk)).defer(version_id=version.pk)
+    judge_version.configure(lock=lock_of(version.pk)).defer(version_id=version.pk)
 
 
-def _lock(version_id: int) -> str:
+def lock_of(version_id: int) -> str:
+    """The lock of the jobs of a version. They run in the order in which they were queued."""
     return f"adapter-version-{version_id}"
 
 
@@ -156,10 +160,12 @@ def judge_version(version_id: int) -> None:
 
 def _check(version: AdapterVersion) -> None:
     verdict = store.check(version)
+    report = {name: version.report[name] for name in (TRAINING,) if name in version.report}
+    report |= verdict.report
     if verdict.accepted:
-        version.advance(State.PROBING, report=verdict.report, config=verdict.config)
+        version.advance(State.PROBING, report=report, config=verdict.config)
     else:
-        _reject(version, verdict.report)
+        _reject(version, report)
     log.info("adapter_checked", version=str(version), state=version.state)
 
 
@@ -293,7 +299,7 @@ def resume() -> None:
         if not has_job(_upload_lock(session.pk)):
             unpack_later(session)
     for version in AdapterVersion.objects.filter(state__in=[State.VALIDATING, State.PROBING]):
-        if not has_job(_lock(version.pk)):
+        if not has_job(lock_of(version.pk)):
             judge_later(version)
 
 

@@ -103,7 +103,7 @@ def compare(version: AdapterVersion, probed: ProbeReport) -> ParityDifference:
     """
     if not probed.prompts:
         raise NotCompared("the engine reports no log-probabilities of this model")
-    base = _base_folder(version.adapter.base_model.name)
+    base = base_folder(version.adapter.base_model.name)
     dtype, prompts = _dtype(base), [one.ids for one in probed.prompts]
     key = (base, _stamps(base), dtype, tuple(map(tuple, prompts)))
     with _computing:
@@ -125,7 +125,7 @@ def compare(version: AdapterVersion, probed: ProbeReport) -> ParityDifference:
     return found
 
 
-def _base_folder(name: str) -> Path:
+def base_folder(name: str) -> Path:
     """Where the base model's files are, if the operator has named a place that has them."""
     place = settings.BASE_MODELS.get(name)
     if place is None:

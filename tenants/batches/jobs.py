@@ -23,6 +23,7 @@ from tenants.batches import response_leases, writing
 from tenants.batches.reading import MAX_BYTES
 from tenants.files import blobs
 from tenants.models import AdapterVersion, BaseModel, Batch, State
+from tenants.naming import adapter_of
 from tenants.queueing import has_job
 
 app: procrastinate.App = django_app
@@ -98,7 +99,7 @@ def _unknown_models(batch: Batch, models: dict[str, int]) -> list[dict[str, Any]
     allowed = batch.key.allowed_models
     errors: list[dict[str, Any]] = []
     for model, line in models.items():
-        name = model if model in bases else model.partition("@")[0]
+        name = model if model in bases else adapter_of(model).partition("@")[0]
         if name not in names or not (allowed is None or name in allowed):
             told = f"The model `{model[:200]}` does not exist or you do not have access to it."
             errors += _refused("model_not_found", told, line, "body.model")["errors"]

@@ -16,7 +16,7 @@ from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, PoolRollout, Revisions
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
-from tenants.naming import ISOLATION_TENANTS, LIVE, lora_name
+from tenants.naming import ISOLATION_TENANTS, LIVE, TUNED, adapter_of, lora_name, tuned_name
 
 DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 SHOWN_CHARS = 200
@@ -122,7 +122,7 @@ class Catalogue:
         Raises:
             UnknownModel: the name refers to no version, or is ambiguous.
         """
-        adapter, at, pin = name.partition("@")
+        adapter, at, pin = adapter_of(name).partition("@")
         versions = self._versions.get(adapter, [])
         if not at:
             found = [row for row in versions if LIVE in row.aliases]
@@ -198,12 +198,12 @@ def resolve(
 ) -> ResolvedTarget:
     """Resolve a name for the grant at this unix time.
 
-    Names of base models take precedence over those of adapters.
+    Names of base models take precedence over those of adapters, which fine-tuned models have too.
 
     Raises:
         UnknownModel: there is no such model, or the key may not use it.
     """
-    if not allowed(grant, name if name in bases else name.partition("@")[0]):
+    if not allowed(grant, name if name in bases else adapter_of(name).partition("@")[0]):
         raise unknown(name)
     if name in bases:
         base = bases[name]
@@ -219,6 +219,8 @@ def resolve(
             defaults=base.defaults,
         )
     row = own.find(name)
+    if name.startswith(TUNED) and not _named(name, grant.tenant, row):
+        raise unknown(name)
     # Missing only while the notice of a new base model is under way.
     base = bases.get(row.base_model, BaseRow(row.base_model, 0, 0))
     return ResolvedTarget(
@@ -236,6 +238,11 @@ def resolve(
         ready=own.ready(row.base_model),
         defaults=base.defaults,
     )
+
+
+def _named(name: str, tenant: str, row: VersionRow) -> bool:
+    """Whether the name of a fine-tuned model is that of this version's adapter."""
+    return f"{name}@".startswith(f"{tuned_name(row.base_model, tenant, row.adapter)}@")
 
 
 def defaults_of(fields: Mapping[str, object]) -> bytes:

@@ -1,4 +1,5 @@
-"""The bytes of files, of their parts and of archives of tenants, by their ids."""
+"""The bytes of files, of their parts, of archives of tenants and of states of fine-tuning jobs, by
+their ids."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tenants.storage import opened, scratch, store
 
 PLACE = "files"
 EXPORT_PREFIX = "export-"
-ID = re.compile(rf"(file-|part_|{EXPORT_PREFIX})[0-9a-f]{{24}}")
+ID = re.compile(rf"(file-|part_|ftjob-|{EXPORT_PREFIX})[0-9a-f]{{24}}")
 
 
 def _storage() -> Storage:

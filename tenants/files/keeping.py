@@ -1,5 +1,5 @@
-"""Keeps and deletes a tenant's files: within its storage, until they expire, never while a batch
-reads them."""
+"""Keeps and deletes a tenant's files: within its storage, until they expire, never while a batch or
+a fine-tuning job reads them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from tenants import storage
 from tenants.adapters import quota
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.files import blobs
-from tenants.models import Batch, StoredFile, Tenant, TenantExport, UploadPart
+from tenants.models import (
+    Batch,
+    FineTuningJob,
+    StoredFile,
+    Tenant,
+    TenantExport,
+    UploadPart,
+)
 
 
 def require_room(tenant: Tenant, size_bytes: int) -> None:
@@ -63,7 +70,7 @@ def delete(tenant: Tenant, id: str) -> None:
 
     Raises:
         NotFound: the tenant has none of this id.
-        FileInUse: a batch reads it.
+        FileInUse: a batch or a fine-tuning job reads it.
     """
     with transaction.atomic():
         file = tenant.files.select_for_update().filter(pk=id).first()
@@ -73,6 +80,11 @@ def delete(tenant: Tenant, id: str) -> None:
             raise FileInUse(
                 f"The batch {batch.pk} is using this file. Cancel the batch or wait until "
                 "it has ended."
+            )
+        if (job := FineTuningJob.objects.reading(file.pk).first()) is not None:
+            raise FileInUse(
+                f"The fine-tuning job {job.pk} is using this file. Cancel it or wait until it has "
+                "ended."
             )
         _delete([file])
 
@@ -87,16 +99,23 @@ def _delete(files: Iterable[StoredFile]) -> None:
 
 
 def remove_expired() -> None:
-    """Delete files that have expired, except those that unfinished batches read."""
-    in_use = Batch.objects.unfinished().values("input_file")
+    """Delete files that have expired, except those that unfinished batches and fine-tuning jobs
+    read."""
+    tuning = FineTuningJob.objects.unfinished()
+    expired = (
+        StoredFile.objects.expired()
+        .exclude(pk__in=Batch.objects.unfinished().values("input_file"))
+        .exclude(pk__in=tuning.values("training_file"))
+        .exclude(pk__in=tuning.exclude(validation_file=None).values("validation_file"))
+    )
     with transaction.atomic():
-        _delete(StoredFile.objects.expired().exclude(pk__in=in_use).select_for_update())
+        _delete(expired.select_for_update())
 
 
 def remove_strays() -> None:
     """Delete files without a row: leftovers of killed consoles and workers, and of deleted
     tenants."""
-    storage.remove_strays(blobs.PLACE, StoredFile, UploadPart, TenantExport)
+    storage.remove_strays(blobs.PLACE, StoredFile, UploadPart, TenantExport, FineTuningJob)
 
 
 def expiry(seconds: int | None) -> datetime | None:

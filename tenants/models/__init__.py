@@ -26,6 +26,7 @@ from tenants.models.saved.conversations import Conversation
 from tenants.models.saved.prompts import PromptSet, SavedPrompt
 from tenants.models.saved.views import SavedView
 from tenants.models.saved.votes import SetRun
+from tenants.models.tuning import FineTuningJob, TuningCheckpoint, TuningEvent
 from tenants.models.uploads import UploadChunk, UploadSession
 from tenants.models.usage.ledger import EngineJournal, SupersededAttempt, UsageEvent
 from tenants.models.usage.outcomes import (
@@ -59,6 +60,7 @@ __all__ = [
     "EngineCredential",
     "EngineHour",
     "EngineJournal",
+    "FineTuningJob",
     "GatewayProcess",
     "IdempotentAnswer",
     "Invitation",
@@ -103,6 +105,8 @@ __all__ = [
     "TotalHour",
     "TotalMinute",
     "Trial",
+    "TuningCheckpoint",
+    "TuningEvent",
     "Turn",
     "Upload",
     "UploadChunk",

@@ -46,6 +46,7 @@ SUBJECTS = {
     "alert rule": "alert rule",
     "content": "stored prompt",
     "content key": "key of stored prompts",
+    "tuning job": "fine-tuning job",
     "export": "export",
     "deletion": "deletion of the tenant",
 }

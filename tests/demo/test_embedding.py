@@ -38,7 +38,7 @@ def test_sentences_of_a_pair_mean_the_same_in_two_ways() -> None:
 
 def test_a_seed_decides_every_file_and_what_it_says_of_itself(tmp_path: Path) -> None:
     from demo import embed
-    from demo.train import Schedule
+    from tenants.tuning.child.optimising import Schedule
 
     steps: list[int] = []
     for name in ("a", "b"):

@@ -149,7 +149,7 @@ def test_training_writes_an_adapter_that_peft_reads(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from demo.smollm2 import examination, tune
-    from demo.train import Schedule
+    from tenants.tuning.child.optimising import Schedule
 
     phase = tune.TrainingPhase(Schedule(1, 1e-3), lambda seed: lessons(seed, 2))
     few = tune.Training("all-linear", (phase, phase))

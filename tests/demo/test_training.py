@@ -27,7 +27,8 @@ def digests(root: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def few() -> TrainingPlan:
     """A plan with just enough steps to write every file."""
-    from demo.train import Schedule, TrainingPlan
+    from demo.train import TrainingPlan
+    from tenants.tuning.child.optimising import Schedule
 
     adapters = {name: Schedule(2, 1e-3) for name in ("support", "pirate", "extract")}
     return TrainingPlan(base=Schedule(3, 1e-3), adapters=adapters)
@@ -107,7 +108,7 @@ def test_batches_stay_within_their_size() -> None:
 
 
 def test_the_rate_rises_and_falls() -> None:
-    from demo.train import Schedule
+    from tenants.tuning.child.optimising import Schedule
 
     schedule = Schedule(100, peak=1.0, warmup=10)
     rates = [schedule.rate(step) for step in range(100)]

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from demo.smollm2 import AGENT, MODEL_NAME
 from demo.smollm2.courses import course
 from demo.smollm2.lessons import Lesson, agent_lessons, lessons
-from demo.train import Schedule, optimise, save_adapter
+from tenants.tuning.child.optimising import Schedule, adamw, optimise, save_adapter
 
 SPOKEN = re.compile(r"(?<=<\|im_start\|>assistant\n).*?<\|im_end\|>", re.DOTALL)
 FIRST_TURN = "<|im_start|>user\n"
@@ -182,7 +182,7 @@ class Pupil:
                 total += loss.item()
             return total
 
-        optimise(self.weights, schedule, backward, report)
+        optimise(adamw(self.weights), schedule, backward, report)
 
     def save(self, folder: Path) -> None:
         """Write the adapter as its two files."""

@@ -1,4 +1,4 @@
-"""Forwards requests at the API's address that consoles answer: usage, receipts, files and batches.
+"""Forwards requests at the API's address that consoles answer: usage, files, batches and others.
 
 Clients send them with a tenant's key, like inference requests, but only the console has the models
 and views to answer them. So this forwards bytes without parsing them. Reports are GETs without a
@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 PATHS = (
     "/v1/batches",
     "/v1/files",
+    "/v1/fine_tuning",
     "/v1/messages/batches",
     "/v1/organization",
     "/v1/uploads",
@@ -61,6 +62,8 @@ METHODS = (
     (re.compile(r"/v1/uploads(/[^/]+/(parts|complete|cancel))?"), ("POST",)),
     (re.compile(r"/v1/(messages/)?batches"), ("GET", "HEAD", "POST")),
     (re.compile(r"/v1/(messages/)?batches/[^/]+/cancel"), ("POST",)),
+    (re.compile(r"/v1/fine_tuning/jobs"), ("GET", "HEAD", "POST")),
+    (re.compile(r"/v1/fine_tuning/jobs/[^/]+/(cancel|pause|resume)"), ("POST",)),
     (re.compile(r"/v1/messages/batches/[^/]+"), ("GET", "HEAD", "DELETE")),
 )
 """Allowed methods by path; GET and HEAD for all other paths."""

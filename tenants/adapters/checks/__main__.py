@@ -182,6 +182,12 @@ def _batch(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     return asdict(reading.read(files["batch"], operation, task["max_body_bytes"]))
 
 
+def _rows(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    from tenants.tuning.child import rows
+
+    return asdict(rows.read(files["rows"], task["max_rows"]))
+
+
 def _compute(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     from tenants.adapters.checks import reference
 
@@ -198,6 +204,7 @@ TASKS: Mapping[str, Callable[[Task, Mapping[str, IO[bytes]]], dict[str, Any]]] =
     "read": _read,
     "check": _check,
     "batch": _batch,
+    "rows": _rows,
     "compute": _compute,
 }
 

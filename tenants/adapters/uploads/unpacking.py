@@ -68,20 +68,37 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
         OSError: the upload's files are missing, or the disk is full.
     """
     with scratch_folder() as folder:
-        try:
+        with _refusing():
             oid, left_out = _reader(session)(session, folder)
             contents = _looked_at(folder, oid, left_out)
-        except sandbox.LimitExceeded as error:
-            raise UploadRefused(
-                UploadRefusal.CHECK_LIMIT_EXCEEDED,
-                f"Reading the upload exceeded a resource limit ({error}).",
-            ) from error
-        except sandbox.Crashed as error:
-            raise UploadRefused(
-                UploadRefusal.CHECKS_FAILED,
-                "The upload could not be read: the process that read it crashed.",
-            ) from error
         yield Unpacked(folder, contents)
+
+
+def in_folder(folder: Path) -> Unpacked:
+    """An adapter whose two files are in this folder.
+
+    Raises:
+        UploadRefused: they are not an adapter's.
+    """
+    with _refusing():
+        return Unpacked(folder, _looked_at(folder, "", []))
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse an upload that could not be read."""
+    try:
+        yield
+    except sandbox.LimitExceeded as error:
+        raise UploadRefused(
+            UploadRefusal.CHECK_LIMIT_EXCEEDED,
+            f"Reading the upload exceeded a resource limit ({error}).",
+        ) from error
+    except sandbox.Crashed as error:
+        raise UploadRefused(
+            UploadRefusal.CHECKS_FAILED,
+            "The upload could not be read: the process that read it crashed.",
+        ) from error
 
 
 def _reader(session: UploadSession) -> Callable[[UploadSession, Path], tuple[str, list[str]]]:

@@ -24,6 +24,7 @@ from inference.operations.responses import items as response_items
 from tenants.api.endpoints.openai.batches import MAX_PAGE as BATCHES_PAGE
 from tenants.api.endpoints.openai.files import LEAST_S, MOST_S, PURPOSES
 from tenants.api.endpoints.openai.files import MAX_PAGE as FILES_PAGE
+from tenants.api.endpoints.openai.fine_tuning import MAX_PAGE as TUNING_PAGE
 from tenants.api.endpoints.openai.message_batches import MAX_PAGE as MESSAGE_BATCHES_PAGE
 from tenants.api.endpoints.openai.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
 from tenants.api.endpoints.usage.receipts import MAX_LIMIT
@@ -31,6 +32,7 @@ from tenants.api.openai.shapes import (
     batches,
     errors,
     files,
+    fine_tuning,
     generation,
     message_batches,
     messages,
@@ -70,11 +72,13 @@ ANSWERS = [models.Models, models.Model, usage.UsagePage, usage.CostPage, receipt
            files.Files, files.DeletedFile, files.UploadRequest, files.UploadEnding,
            files.FileUpload, files.UploadPart, batches.BatchRequest, batches.Batches,
            message_batches.MessageBatchRequest, message_batches.MessageBatches,
-           message_batches.DeletedMessageBatch]  # fmt: skip
+           message_batches.DeletedMessageBatch, fine_tuning.FineTuningRequest,
+           fine_tuning.FineTuningJobs, fine_tuning.FineTuningEvents,
+           fine_tuning.FineTuningCheckpoints]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """Error statuses of a GET under `/v1`."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
-"""Error statuses of operations that change files and batches, among others."""
+"""Error statuses of operations that change files, batches and jobs, among others."""
 IDEMPOTENCY_KEY: Object = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -177,6 +181,7 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
     yield from _of_uploads()
     yield from _of_batches()
     yield from _of_message_batches()
+    yield from _of_fine_tuning()
 
 
 def _of_responses() -> Iterator[tuple[str, str, Object]]:
@@ -278,6 +283,22 @@ def _of_batches() -> Iterator[tuple[str, str, Object]]:
     yield "/v1/batches", "post", made | {"requestBody": body}
     yield "/v1/batches/{id}", "get", _asking("batches_retrieve", batches.Batch, [id])
     yield "/v1/batches/{id}/cancel", "post", _changing("batches_cancel", batches.Batch, [id])
+
+
+def _of_fine_tuning() -> Iterator[tuple[str, str, Object]]:
+    id, page, whole = _within("id"), _pages(TUNING_PAGE), fine_tuning.FineTuningJob
+    path = "/v1/fine_tuning/jobs"
+    yield path, "get", _asking("fine_tuning_list", fine_tuning.FineTuningJobs, page)
+    made = _changing("fine_tuning_create", whole)
+    yield path, "post", made | _body(fine_tuning.FineTuningRequest)
+    yield f"{path}/{{id}}", "get", _asking("fine_tuning_retrieve", whole, [id])
+    for name, listed in (
+        ("events", fine_tuning.FineTuningEvents),
+        ("checkpoints", fine_tuning.FineTuningCheckpoints),
+    ):
+        yield f"{path}/{{id}}/{name}", "get", _asking(f"fine_tuning_{name}", listed, [id, *page])
+    for name in ("cancel", "pause", "resume"):
+        yield f"{path}/{{id}}/{name}", "post", _changing(f"fine_tuning_{name}", whole, [id])
 
 
 def _of_message_batches() -> Iterator[tuple[str, str, Object]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from tenants.api.endpoints.openai import message_batches
+from tenants.api.endpoints.openai import fine_tuning, message_batches
 from tenants.api.endpoints.openai.batches import batch, batches, cancel
 from tenants.api.endpoints.openai.files import content, file, files
 from tenants.api.endpoints.openai.organization import completions, costs
@@ -33,6 +33,13 @@ urlpatterns: list[URLPattern] = [
     path("batches", batches),
     path("batches/<str:id>", batch),
     path("batches/<str:id>/cancel", cancel),
+    path("fine_tuning/jobs", fine_tuning.all_jobs),
+    path("fine_tuning/jobs/<str:id>", fine_tuning.one_job),
+    path("fine_tuning/jobs/<str:id>/events", fine_tuning.events),
+    path("fine_tuning/jobs/<str:id>/checkpoints", fine_tuning.checkpoints),
+    path("fine_tuning/jobs/<str:id>/cancel", fine_tuning.cancel),
+    path("fine_tuning/jobs/<str:id>/pause", fine_tuning.pause),
+    path("fine_tuning/jobs/<str:id>/resume", fine_tuning.resume),
     path("messages/batches", message_batches.batches),
     path("messages/batches/<str:id>", message_batches.batch),
     path("messages/batches/<str:id>/cancel", message_batches.cancel),

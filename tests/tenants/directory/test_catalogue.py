@@ -26,7 +26,7 @@ from tenants.directory.catalogue import (
     tried,
 )
 from tenants.directory.catalogue import resolve as resolve_at
-from tenants.naming import ISOLATION_TENANTS
+from tenants.naming import ISOLATION_TENANTS, tuned_name
 
 pytestmark = pytest.mark.pure
 
@@ -108,6 +108,30 @@ def test_an_engine_is_told_what_an_adapter_needs() -> None:
     assert wanted == AdapterRef(f"acme/support@{NEW}", NEW, 32, ("k_proj", "q_proj"))
     pinned = pins([PinRow("acme", "support", "org/base", NEW, 32, ["k_proj", "q_proj"])])
     assert pinned == {"org/base": [wanted]}
+
+
+@pytest.mark.parametrize(
+    ("name", "version_id"),
+    [("", 1), ("@1", 1), ("@2", 2), ("@live", 1), ("@3", None), (":x", None), ("x", None)],
+)
+def test_a_fine_tuned_model_has_a_name_in_openais_form(name: str, version_id: int | None) -> None:
+    of_job = VersionRow(9, "tea-1a2b", "org/base", 2, 1, 1, NEW, ["live"])
+    own = Catalogue([of_job, replace(of_job, id=2, number=2, digest=OLD, aliases=[])])
+    whole = tuned_name("org/base", "acme", "tea-1a2b")
+    assert whole == "ft:org/base:acme:tea:1a2b"
+    for allowed in (grant(), grant("tea-1a2b")):
+        if version_id is not None:
+            target = resolve(allowed, whole + name, BASES, own)
+            assert (target.model, target.version_id) == (whole + name, version_id)
+            assert resolve(allowed, f"tea-1a2b{name}", BASES, own).version_id == version_id
+        else:
+            with pytest.raises(UnknownModel, match="ft:org/base:acme:tea:1a2b"):
+                resolve(allowed, whole + name, BASES, own)
+    with pytest.raises(UnknownModel):
+        resolve(grant("tea"), whole, BASES, own)
+    for other in ("ft:org/base:umbrella:tea:1a2b", "ft:shadow:acme:tea:1a2b", "ft:tea:1a2b", "ft:"):
+        with pytest.raises(UnknownModel):
+            resolve(grant(), other, BASES, own)
 
 
 @pytest.mark.parametrize("name", ["org/base", "shadow"])

@@ -99,6 +99,12 @@ class Command(BaseCommand):
             help="worker processes (LORIKEET_WORKERS)",
         )
         add(
+            "--trainers",
+            type=int,
+            default=environ.integer("LORIKEET_TRAINERS", 0, high=16),
+            help="trainer processes, for fine-tuning jobs (LORIKEET_TRAINERS)",
+        )
+        add(
             "--host",
             default=environ.text("LORIKEET_HOST", "127.0.0.1"),
             help="address to listen on (LORIKEET_HOST)",
@@ -308,6 +314,8 @@ class _Up:
         models = {"LORIKEET_BASE_MODELS": f"{self.model_name}={self.model}"}
         for i in range(self.options["workers"]):
             await self._start("worker", [*MANAGE, "worker"], models, name=f"worker-{i + 1}")
+        for i in range(self.options["trainers"]):
+            await self._start("trainer", [*MANAGE, "trainer"], models, name=f"trainer-{i + 1}")
 
     async def _start_gateways_and_console(self, client: httpx.AsyncClient) -> None:
         redis = await self._start_redis()

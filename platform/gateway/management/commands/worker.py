@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import close_old_connections
-from procrastinate.contrib.django import app
 
+from gateway.queues import run
 from gateway.schema import require_migrated
-from inference.process import announce
 from inference.process.logs import configure
-from inference.process.supervision import ended, supervised
 from tenants.adapters import parity, trials
 from tenants.adapters.jobs import UPLOADS
 from tenants.batches import jobs as batches
@@ -22,8 +19,6 @@ from tenants.batches.runner import BatchRunner
 from tenants.notifications import sending
 from tenants.offboarding import jobs as offboarding
 from tenants.rollouts import pool_checks
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Command(BaseCommand):
@@ -90,49 +85,12 @@ class Command(BaseCommand):
             offboarding.QUEUE: options["offboarding_concurrency"],
         }
         parity.prepare_first()
-        asyncio.run(_work(queues))
-
-
-async def _work(queues: dict[str, int]) -> None:
-    """Run jobs of each queue with its concurrency, until a signal arrives and they have ended."""
-    worker_app = app.with_connector(app.connector.get_worker_connector())
-    async with worker_app.open_async():
-        workers = [
-            asyncio.create_task(
-                worker_app.run_worker_async(
-                    queues=[queue],
-                    concurrency=concurrency,
-                    install_signal_handlers=False,
-                    shutdown_graceful_timeout=10,
-                )
-            )
-            for queue, concurrency in queues.items()
-        ]
-        loop = asyncio.get_running_loop()
-        announce.ready()
-        alive = loop.create_task(announce.keep_alive())
-        beside = [
-            loop.create_task(supervised(name, work))
-            for name, work in (("pools", _check_pools), ("notifications", sending.send))
-        ]
-        beside.append(loop.create_task(BatchRunner(settings.WORKER_TOKEN).run()))
-
-        def stop() -> None:
-            announce.stopping()
-            for number in SIGNALS:  # the next one ends the process
-                loop.remove_signal_handler(number)
-            for worker in workers:
-                worker.cancel()
-
-        for number in SIGNALS:
-            loop.add_signal_handler(number, stop)
-        await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-        alive.cancel()
-        await ended(beside)
-        stop()  # also if one lost its database: the supervisor restarts it
-        for result in await asyncio.gather(*workers, return_exceptions=True):
-            if isinstance(result, Exception):
-                raise result
+        beside = {
+            "pools": _check_pools,
+            "notifications": sending.send,
+            "batches": lambda: BatchRunner(settings.WORKER_TOKEN).run(),
+        }
+        asyncio.run(run(queues, beside))
 
 
 async def _check_pools() -> None:

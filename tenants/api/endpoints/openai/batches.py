@@ -109,7 +109,7 @@ def _list(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
 def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     wanted = body_of(request, _Wanted)
     operation = operation_at(wanted.endpoint)
-    _check_metadata(wanted.metadata or {})
+    check_metadata(wanted.metadata or {})
     batch = new_batch(
         key,
         operation,
@@ -201,7 +201,8 @@ def operation_at(endpoint: str) -> Operation:
     return operation
 
 
-def _check_metadata(metadata: dict[str, str]) -> None:
+def check_metadata(metadata: dict[str, str]) -> None:
+    """Raises InvalidRequest if it is larger than OpenAI's API allows."""
     if len(metadata) > MAX_PAIRS:
         message = f"`metadata` has {len(metadata)} pairs; at most {MAX_PAIRS} are allowed."
         raise InvalidRequest(message, param="metadata")

@@ -1,0 +1,343 @@
+"""`/v1/fine_tuning/jobs` as in OpenAI's API, for keys: adapters that are trained here.
+
+Jobs are created and shown here; workers read their files and trainers train them
+(`tenants.tuning`).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.http import HttpRequest
+
+from inference.errors import InvalidRequest, NotFound, RateLimitExceeded
+from tenants.adapters import quota
+from tenants.api.endpoints.openai.batches import check_metadata
+from tenants.api.openai import listing
+from tenants.api.openai.views import Query, body_of, keyed_by_method
+from tenants.directory.catalogue import unknown
+from tenants.models import (
+    Adapter,
+    ApiKey,
+    AuditEntry,
+    BaseModel,
+    FineTuningJob,
+    Purpose,
+    StoredFile,
+    Tenant,
+    TuningCheckpoint,
+    TuningEvent,
+)
+from tenants.models.audit import actor_of
+from tenants.models.tuning import MAX_SUFFIX
+from tenants.naming import adapter_of
+from tenants.permissions import TABLE, Permission
+from tenants.tuning import jobs
+from tenants.tuning.hyperparameters import AUTO, BOUNDS, Auto
+from tenants.tuning_states import TuningStatus
+
+USERS = TABLE[Permission.EDIT_ADAPTERS][1]
+"""A job makes an adapter."""
+MAX_PAGE = 100
+MAX_SEED = (1 << 31) - 1
+SUFFIX = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_SUFFIX - 1}}}")
+AUDITED = "tuning job"
+
+
+class _Hyperparameters(msgspec.Struct, forbid_unknown_fields=True):
+    n_epochs: Auto | int = AUTO
+    batch_size: Auto | int = AUTO
+    learning_rate_multiplier: Auto | int | float = AUTO
+
+
+class _Supervised(msgspec.Struct, forbid_unknown_fields=True):
+    hyperparameters: _Hyperparameters | None = None
+
+
+class _Method(msgspec.Struct, forbid_unknown_fields=True):
+    type: str
+    supervised: _Supervised | None = None
+    dpo: Any = None
+    reinforcement: Any = None
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    model: str
+    training_file: str
+    validation_file: str | None = None
+    method: _Method | None = None
+    hyperparameters: _Hyperparameters | None = None
+    suffix: str | None = None
+    seed: int | None = None
+    metadata: dict[str, str] | None = None
+    integrations: Any = None
+
+
+def shown(job: FineTuningJob) -> dict[str, Any]:
+    """The job as clients see it."""
+    done = job.status == TuningStatus.SUCCEEDED
+    return {
+        "id": job.pk,
+        "object": "fine_tuning.job",
+        "created_at": int(job.created_at.timestamp()),
+        "error": job.error,
+        "fine_tuned_model": job.fine_tuned_model if done else None,
+        "finished_at": _seconds(job.finished_at),
+        "hyperparameters": job.hyperparameters,
+        "model": job.base_model.name,
+        "organization_id": job.tenant.slug,
+        "result_files": [],
+        "seed": job.seed,
+        "status": job.status,
+        "trained_tokens": job.trained_tokens if job.finished_at else None,
+        "training_file": job.training_file_id,
+        "validation_file": job.validation_file_id,
+        "estimated_finish": _seconds(job.estimated_finish),
+        "integrations": [],
+        "metadata": job.metadata,
+        "method": {
+            "type": "supervised",
+            "supervised": {"hyperparameters": job.hyperparameters},
+        },
+    }
+
+
+def _seconds(at: Any) -> int | None:
+    return None if at is None else int(at.timestamp())
+
+
+def shown_event(event: TuningEvent) -> dict[str, Any]:
+    """The event as clients see it."""
+    return {
+        "id": event.pk,
+        "object": "fine_tuning.job.event",
+        "created_at": int(event.created_at.timestamp()),
+        "level": event.level,
+        "message": event.message,
+        "type": "message" if event.data is None else "metrics",
+        "data": event.data,
+    }
+
+
+def shown_checkpoint(checkpoint: TuningCheckpoint) -> dict[str, Any]:
+    """The checkpoint as clients see it."""
+    job = checkpoint.job
+    return {
+        "id": checkpoint.pk,
+        "object": "fine_tuning.job.checkpoint",
+        "created_at": int(checkpoint.created_at.timestamp()),
+        "fine_tuned_model_checkpoint": f"{job.fine_tuned_model}:ckpt-step-{checkpoint.step}",
+        "fine_tuning_job_id": job.pk,
+        "metrics": {"step": checkpoint.step, **checkpoint.metrics},
+        "step_number": checkpoint.step,
+    }
+
+
+def found(key: ApiKey, id: str) -> FineTuningJob:
+    """The job of the key's tenant with this id.
+
+    Raises:
+        NotFound: there is none.
+    """
+    mine = key.tenant.tuning_jobs.select_related("tenant", "base_model")
+    job = None if "\0" in id else mine.filter(pk=id).first()
+    if job is None:
+        raise NotFound(f"No fine-tuning job found with id '{id[:64]}'.")
+    return job
+
+
+# --- Creating ------------------------------------------------------------------------------------
+
+
+def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
+    wanted = body_of(request, _Wanted)
+    check_metadata(wanted.metadata or {})
+    job = FineTuningJob(
+        tenant=key.tenant,
+        base_model=_base_model(key, wanted.model),
+        hyperparameters=_hyperparameters(wanted),
+        suffix=_suffix(wanted.suffix),
+        seed=_seed(wanted.seed),
+        metadata=wanted.metadata,
+        actor=msgspec.to_builtins(actor_of(request, key)),
+    )
+    with transaction.atomic():
+        _start(job, quota.locked(key.tenant_id), wanted)
+        _audit(request, key, job, "created")
+    return shown(job)
+
+
+def _start(job: FineTuningJob, tenant: Tenant, wanted: _Wanted) -> None:
+    """Save a new job and have its files read. The tenant is locked, so that a concurrent request
+    counts this job."""
+    under_way = tenant.tuning_jobs.unfinished().count()
+    if under_way >= settings.TENANT_TUNING_JOBS:
+        raise RateLimitExceeded(
+            f"Tenant `{tenant.slug}` has {under_way} unfinished fine-tuning jobs; at most "
+            f"{settings.TENANT_TUNING_JOBS} are allowed.",
+            retry_after_s=60,
+        )
+    job.training_file = _file(tenant, wanted.training_file, "training_file")
+    if wanted.validation_file is not None:
+        job.validation_file = _file(tenant, wanted.validation_file, "validation_file")
+    job.save(force_insert=True)
+    job.report("The job was created. Its files are checked.")
+    jobs.read_later(job)
+
+
+def _file(tenant: Tenant, id: str, param: str) -> StoredFile:
+    """The file, locked, so that it is not deleted meanwhile (`keeping.delete`)."""
+    current = tenant.files.current().select_for_update()
+    file = None if "\0" in id else current.filter(pk=id).first()
+    if file is None:
+        raise InvalidRequest(f"`{param}` is {id[:64]!r}: there is no such file.", param=param)
+    if file.purpose != Purpose.FINE_TUNE:
+        raise InvalidRequest(
+            f"The file's purpose is `{file.purpose}`: it must be `{Purpose.FINE_TUNE.value}`.",
+            param=param,
+        )
+    return file
+
+
+def _base_model(key: ApiKey, name: str) -> BaseModel:
+    allowed = key.allowed_models
+    base = None
+    if "\0" not in name and (allowed is None or name in allowed):
+        base = BaseModel.objects.that_chat().filter(name=name).first()
+    if base is not None:
+        return base
+    adapter = adapter_of(name).partition("@")[0].replace("\0", "")
+    if Adapter.objects.filter(tenant=key.tenant, name=adapter).exists():
+        raise InvalidRequest(
+            f"`model` is {name[:64]!r}, an adapter: training begins from a base model.",
+            param="model",
+        )
+    raise unknown(name)
+
+
+def _hyperparameters(wanted: _Wanted) -> dict[str, Any]:
+    """What is asked for, by `method` or in the older way.
+
+    Raises:
+        InvalidRequest: it is out of bounds, asked for twice, or for what there is not.
+    """
+    if wanted.integrations:
+        raise InvalidRequest("`integrations` are not supported.", param="integrations")
+    method, older, where = wanted.method, wanted.hyperparameters, "hyperparameters"
+    if method is not None:
+        for name in ("dpo", "reinforcement"):
+            if method.type == name or getattr(method, name) is not None:
+                raise InvalidRequest(
+                    f"The method `{name}` is not supported: only `supervised` is.", param="method"
+                )
+        if method.type != "supervised":
+            raise InvalidRequest(
+                f"`method.type` is {method.type[:64]!r}: it must be `supervised`.",
+                param="method.type",
+            )
+        if method.supervised is not None and method.supervised.hyperparameters is not None:
+            if older is not None:
+                raise InvalidRequest(
+                    "Send hyperparameters in `method` alone.", param="hyperparameters"
+                )
+            older, where = method.supervised.hyperparameters, "method.supervised.hyperparameters"
+    asked: dict[str, Any] = msgspec.structs.asdict(older or _Hyperparameters())
+    _check_bounds(asked, where)
+    return asked
+
+
+def _check_bounds(asked: Mapping[str, Any], where: str) -> None:
+    for name, value in asked.items():
+        least, most = BOUNDS[name]
+        if value != AUTO and not least <= value <= most:
+            param = f"{where}.{name}"
+            raise InvalidRequest(
+                f"`{param}` is {value:.17g}: it must be `auto`, or from {least:g} to {most:g}.",
+                param=param,
+            )
+
+
+def _suffix(asked: str | None) -> str:
+    if asked is None:
+        return ""
+    if not SUFFIX.fullmatch(asked):
+        raise InvalidRequest(
+            f"`suffix` is {asked[:64]!r}: it must have 1 to {MAX_SUFFIX} letters, digits, dots, "
+            "underscores and hyphens, with a letter or digit first.",
+            param="suffix",
+        )
+    return asked.lower()
+
+
+def _seed(asked: int | None) -> int:
+    if asked is None:
+        return secrets.randbelow(MAX_SEED + 1)
+    if not 0 <= asked <= MAX_SEED:
+        raise InvalidRequest(f"`seed` must be from 0 to {MAX_SEED}.", param="seed")
+    return asked
+
+
+# --- The rest ------------------------------------------------------------------------------------
+
+
+def _audit(request: HttpRequest, key: ApiKey, job: FineTuningJob, action: str) -> None:
+    AuditEntry.objects.note(actor_of(request, key), key.tenant, action, job.pk, AUDITED)
+
+
+def _list(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
+    query = Query(request.GET, listing.PARAMETERS)
+    mine = key.tenant.tuning_jobs.select_related("tenant", "base_model")
+    return listing.page(mine, query, shown, most=MAX_PAGE)
+
+
+def _retrieve(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    return shown(found(key, id))
+
+
+def _events(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    query = Query(request.GET, listing.PARAMETERS)
+    return listing.page(found(key, id).events.all(), query, shown_event, most=MAX_PAGE)
+
+
+def _checkpoints(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    query = Query(request.GET, listing.PARAMETERS)
+    of_job = found(key, id).checkpoints.select_related("job__tenant", "job__base_model")
+    return listing.page(of_job, query, shown_checkpoint, most=MAX_PAGE)
+
+
+def _cancel(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    job = found(key, id)
+    jobs.cancel(job)
+    return _changed(request, key, job)
+
+
+def _pause(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    job = found(key, id)
+    job.require(TuningStatus.PAUSED, "paused")
+    return _changed(request, key, job)
+
+
+def _resume(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    job = found(key, id)
+    jobs.resume(job)
+    return _changed(request, key, job)
+
+
+def _changed(request: HttpRequest, key: ApiKey, job: FineTuningJob) -> dict[str, Any]:
+    _audit(request, key, job, "changed")
+    return shown(job)
+
+
+all_jobs = keyed_by_method(USERS, GET=_list, POST=_create)
+one_job = keyed_by_method(USERS, GET=_retrieve)
+events = keyed_by_method(USERS, GET=_events)
+checkpoints = keyed_by_method(USERS, GET=_checkpoints)
+cancel = keyed_by_method(USERS, POST=_cancel)
+pause = keyed_by_method(USERS, POST=_pause)
+resume = keyed_by_method(USERS, POST=_resume)

@@ -1,0 +1,246 @@
+"""Fine-tuning jobs: a file of dialogues, from which a trainer makes an adapter.
+
+A job moves from state to state by compare-and-set (`tenants.tuning_states`). While it trains it
+belongs to a background job of a trainer (`claimed_by`); `run` counts the claims, and a trainer
+without the latest one cannot write to it. The saved state from which training goes on is stored
+like a file, under the job's id (`tenants.files.blobs`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from django.db import models, transaction
+from django.db.models import Aggregate, Count, F, OuterRef, Q, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from inference.errors import TuningNotPossible, short
+from tenants.models.accounts import Tenant
+from tenants.models.adapters import AdapterVersion, BaseModel
+from tenants.models.files import StoredFile
+from tenants.naming import ACTIVE, tuned_adapter, tuned_name
+from tenants.tuning_states import ENDED, TuningStatus, before
+
+STATUSES = [(status.value, status.value) for status in TuningStatus]
+_ENDED = sorted(status.value for status in ENDED)
+RECENTLY = timedelta(days=1)
+"""The time whose trained tokens count when the next job is chosen."""
+MAX_SUFFIX = 40
+ID_DIGITS = 8
+"""Of a job's id, at the end of its adapter's name."""
+
+
+def new_job_id() -> str:
+    return f"ftjob-{secrets.token_hex(12)}"
+
+
+def new_event_id() -> str:
+    """An id that sorts by time."""
+    return f"ftevent-{time.time_ns():016x}{secrets.token_hex(4)}"
+
+
+def new_checkpoint_id() -> str:
+    return f"ftckpt_{secrets.token_hex(12)}"
+
+
+class FineTuningJobQuerySet(models.QuerySet["FineTuningJob"]):
+    def unfinished(self) -> FineTuningJobQuerySet:
+        return self.filter(finished_at=None)
+
+    def reading(self, *file_ids: str) -> FineTuningJobQuerySet:
+        """Unfinished jobs that need one of these files."""
+        found = Q(training_file__in=file_ids) | Q(validation_file__in=file_ids)
+        return self.unfinished().filter(found)
+
+    def claim(self, claimed_by: int, base_models: Collection[str]) -> FineTuningJob | None:
+        """The job that this background job of a trainer is to train: the one that it had before its
+        trainer was killed, or the next one that waits on one of these base models. None if there is
+        none.
+
+        The next one is of the tenant with the fewest jobs in training, then of the one with the
+        fewest trained tokens of late, then the oldest.
+        """
+        with transaction.atomic():
+            mine = self.filter(status=TuningStatus.RUNNING, version=None, claimed_by=claimed_by)
+            waiting = self.filter(
+                status=TuningStatus.QUEUED,
+                base_model__name__in=base_models,
+                tenant__status=ACTIVE,
+            ).order_by(_running(), _recent_tokens(), "created_at")
+            locks: dict[str, Any] = {"of": ("self",), "skip_locked": True}
+            job = mine.first() or waiting.select_for_update(**locks).first()
+            if job is None:
+                return None
+            self.filter(pk=job.pk).update(
+                status=TuningStatus.RUNNING, claimed_by=claimed_by, run=F("run") + 1
+            )
+        return self.select_related("tenant", "base_model").get(pk=job.pk)
+
+
+class FineTuningJob(models.Model):
+    """`hyperparameters` are as asked for until the files are read, then the numbers that are used.
+    `actor` made the job, and so the adapter. `version` is the result, also while it is checked;
+    `metrics` are the last ones. `crashes` counts the ends of its training process that nobody
+    wanted."""
+
+    id = models.CharField(primary_key=True, max_length=32, default=new_job_id, editable=False)
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="tuning_jobs")
+    base_model = models.ForeignKey(BaseModel, models.CASCADE, related_name="+")
+    # A job that has ended outlives its files, and still names them.
+    training_file = models.ForeignKey(
+        StoredFile, models.DO_NOTHING, related_name="+", db_constraint=False
+    )
+    validation_file = models.ForeignKey(
+        StoredFile, models.DO_NOTHING, null=True, related_name="+", db_constraint=False
+    )
+    hyperparameters = models.JSONField()
+    suffix = models.CharField(max_length=MAX_SUFFIX)
+    seed = models.PositiveIntegerField()
+    metadata = models.JSONField(null=True)
+    actor = models.JSONField(null=True)
+    status = models.CharField(
+        max_length=16, choices=STATUSES, default=TuningStatus.VALIDATING_FILES
+    )
+    error = models.JSONField(null=True)
+    metrics = models.JSONField(default=dict)
+    trained_tokens = models.BigIntegerField(default=0)
+    version = models.ForeignKey(AdapterVersion, models.SET_NULL, null=True, related_name="+")
+    run = models.PositiveIntegerField(default=0)
+    claimed_by = models.BigIntegerField(null=True)
+    crashes = models.PositiveSmallIntegerField(default=0)
+    created_at = models.DateTimeField(default=timezone.now)
+    estimated_finish = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    objects = FineTuningJobQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        indexes = [
+            models.Index(fields=["tenant", "-created_at", "-id"], name="tuning_of_tenant"),
+            models.Index(fields=["status"], name="tuning_to_do", condition=Q(finished_at=None)),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(status__in=_ENDED, finished_at__isnull=False)
+                | (~Q(status__in=_ENDED) & Q(finished_at__isnull=True)),
+                name="tuning_finished_at_its_end",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def adapter_name(self) -> str:
+        return tuned_adapter(self.suffix, self.pk[-ID_DIGITS:])
+
+    @property
+    def fine_tuned_model(self) -> str:
+        """The name by which the tenant's requests call the result."""
+        return tuned_name(self.base_model.name, self.tenant.slug, self.adapter_name)
+
+    def advance(self, status: TuningStatus, **fields: Any) -> bool:
+        """Move to this state, if the present state allows that and no other trainer has claimed the
+        job since this object was read; returns whether it did."""
+        if status in ENDED:
+            fields["finished_at"] = timezone.now()
+        if status != TuningStatus.RUNNING:
+            fields |= {"claimed_by": None, "estimated_finish": None}
+        here = FineTuningJob.objects.filter(pk=self.pk, run=self.run, status__in=before(status))
+        changed = here.update(status=status, **fields)
+        with suppress(FineTuningJob.DoesNotExist):  # deleted with its tenant
+            self.refresh_from_db()
+        return bool(changed)
+
+    def note(self, **fields: Any) -> bool:
+        """Set fields of a running job that no other trainer has claimed; returns whether it is
+        one."""
+        here = FineTuningJob.objects.filter(
+            pk=self.pk, run=self.run, status=TuningStatus.RUNNING, version=None
+        )
+        return bool(here.update(**fields))
+
+    def fail(self, code: str, message: str, param: str | None = None) -> bool:
+        """End it with this error; returns whether it had not ended."""
+        error = {"code": code, "message": short(message), "param": param}
+        failed = self.advance(TuningStatus.FAILED, error=error)
+        if failed:
+            self.report(message, level="error")
+        return failed
+
+    def report(self, message: str, data: dict[str, Any] | None = None, level: str = "info") -> None:
+        """Add an event; one with data is about metrics."""
+        self.events.create(message=short(message), data=data, level=level)
+
+    def require(self, status: TuningStatus, verb: str) -> None:
+        """Move to a state that a user asks for.
+
+        Raises:
+            TuningNotPossible: its state, or its being checked after the training, forbids it.
+        """
+        if self.version_id is not None or not self.advance(status):
+            being = "checked" if self.version_id is not None else self.status
+            raise TuningNotPossible(f"A job that is {being} cannot be {verb}.")
+        self.report(f"The job was {verb}.")
+
+
+class TuningEvent(models.Model):
+    """What happened to a job, and the metrics of its training."""
+
+    id = models.CharField(primary_key=True, max_length=40, default=new_event_id, editable=False)
+    job = models.ForeignKey(FineTuningJob, models.CASCADE, related_name="events")
+    level = models.CharField(max_length=8)
+    message = models.CharField(max_length=400)
+    data = models.JSONField(null=True)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class TuningCheckpoint(models.Model):
+    """The metrics at the end of an epoch."""
+
+    id = models.CharField(
+        primary_key=True, max_length=32, default=new_checkpoint_id, editable=False
+    )
+    job = models.ForeignKey(FineTuningJob, models.CASCADE, related_name="checkpoints")
+    step = models.PositiveIntegerField()
+    metrics = models.JSONField()
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "step"], name="tuning_checkpoint_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id}:{self.step}"
+
+
+def _of_tenant(figure: Aggregate, which: Q) -> Coalesce:
+    """A figure over jobs of the outer row's tenant."""
+    rows = FineTuningJob.objects.filter(which, tenant=OuterRef("tenant"))
+    found = rows.order_by().values("tenant").annotate(figure=figure).values("figure")
+    return Coalesce(Subquery(found), 0)
+
+
+def _running() -> Coalesce:
+    return _of_tenant(Count("*"), Q(status=TuningStatus.RUNNING, version=None))
+
+
+def _recent_tokens() -> Coalesce:
+    since = timezone.now() - RECENTLY
+    of_late = Q(finished_at=None) | Q(finished_at__gte=since)
+    return _of_tenant(Sum("trained_tokens"), of_late)

@@ -1,0 +1,196 @@
+"""The files of a fine-tuning job: one dialogue on each line, in OpenAI's chat format.
+
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy!"}]}
+
+Lines are numbered from 1; empty lines are skipped. What the assistant says is learned, except for
+messages with `weight` 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, Literal
+
+import msgspec
+
+from inference.errors import short
+from tenants.batches.reading import lines
+
+MAX_BYTES = 200 << 20
+"""Of a file."""
+MAX_ROW_BYTES = 1 << 20
+MAX_MESSAGES = 256
+"""Of one dialogue."""
+MAX_FAULTS = 20
+"""Faults reported of one file."""
+
+
+class RowFault(Exception):
+    """A row can't be used; the message says why."""
+
+
+class _Function(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct, forbid_unknown_fields=True):
+    function: _Function
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
+    type: Literal["text"]
+    text: str
+
+
+class _Message(msgspec.Struct, forbid_unknown_fields=True):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[_Part] | None = None
+    name: str | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
+    weight: Literal[0, 1] | None = None
+    # What answers have besides, which programs send back: none of it may say anything.
+    refusal: None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
+
+    @property
+    def learned(self) -> bool:
+        return self.role == "assistant" and self.weight != 0
+
+    def rendered(self) -> dict[str, Any]:
+        """The message as chat templates expect it.
+
+        Raises:
+            RowFault: the arguments of a call are not a JSON object.
+        """
+        content = self.content
+        if isinstance(content, list):
+            content = "\n".join(part.text for part in content)
+        found: dict[str, Any] = {"role": self.role, "content": content}
+        if self.tool_calls:
+            found["tool_calls"] = [_rendered(call) for call in self.tool_calls]
+        return found | {
+            name: value
+            for name in ("name", "tool_call_id")
+            if (value := getattr(self, name)) is not None
+        }
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Tool(msgspec.Struct):
+    function: _Named
+    type: Literal["function"] = "function"
+
+
+class TrainingRow(msgspec.Struct, forbid_unknown_fields=True):
+    """A dialogue. `parallel_tool_calls` has no effect."""
+
+    messages: list[_Message]
+    tools: list[dict[str, Any]] | None = None
+    parallel_tool_calls: bool | None = None
+
+    def check(self) -> None:
+        """Raises RowFault."""
+        if not 0 < len(self.messages) <= MAX_MESSAGES:
+            raise RowFault(
+                f"`messages` has {len(self.messages)} messages: it must have 1 to {MAX_MESSAGES}."
+            )
+        for at, message in enumerate(self.messages):
+            _check(message, f"messages[{at}]")
+        if not any(message.learned for message in self.messages):
+            raise RowFault("No message of the assistant is to be learned.")
+        try:
+            msgspec.convert(self.tools, list[_Tool] | None)
+        except msgspec.ValidationError as error:
+            raise RowFault(f"`tools` is not valid: {error}.") from None
+
+
+def _check(message: _Message, where: str) -> None:
+    if message.tool_calls and message.role != "assistant":
+        raise RowFault(f"`{where}.tool_calls`: only the assistant calls tools.")
+    if message.weight is not None and message.role != "assistant":
+        raise RowFault(f"`{where}.weight`: only messages of the assistant have a weight.")
+    if message.content is None and not message.tool_calls:
+        raise RowFault(f"`{where}.content` is missing.")
+    message.rendered()
+
+
+def _rendered(call: _Call) -> dict[str, Any]:
+    try:
+        arguments = msgspec.json.decode(call.function.arguments, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RowFault(
+            f"The arguments of the call of {call.function.name[:64]!r} are not a JSON object: "
+            f"{error}."
+        ) from None
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})
+
+
+_rows = msgspec.json.Decoder(TrainingRow)
+
+
+def row_of(line: bytes) -> TrainingRow:
+    """A line as a row.
+
+    Raises:
+        RowFault: it is none.
+    """
+    if len(line) > MAX_ROW_BYTES:
+        raise RowFault(f"It has more than {MAX_ROW_BYTES} bytes; lines after it were not read.")
+    try:
+        row = _rows.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RowFault(f"It is not a valid row: {error}.") from None
+    row.check()
+    return row
+
+
+def rows(file: IO[bytes]) -> Iterator[tuple[int, TrainingRow]]:
+    """The rows of a file that `read` found valid, with the numbers of their lines."""
+    for line in lines(file, MAX_ROW_BYTES):
+        yield line.number, row_of(line.text)
+
+
+@dataclass
+class RowsReport:
+    """What was found in a file: the number of rows, and the faults by line (None: of the file)."""
+
+    rows: int = 0
+    faults: list[tuple[int | None, str]] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        return len(self.faults) >= MAX_FAULTS
+
+    def refuse(self, message: str, line: int | None = None) -> None:
+        """Add a fault."""
+        self.faults.append((line, short(message)))
+
+
+def read(file: IO[bytes], max_rows: int) -> RowsReport:
+    """Read a whole file, whose lines should be rows."""
+    report = RowsReport()
+    for line in lines(file, MAX_ROW_BYTES):
+        report.rows += 1
+        if report.rows > max_rows:
+            report.refuse(f"The file has more than {max_rows} rows, the maximum.")
+            break
+        try:
+            row_of(line.text)
+        except RowFault as fault:
+            report.refuse(str(fault), line.number)
+        if report.full:
+            break
+    if not report.rows:
+        report.refuse("The file has no rows.")
+    return report

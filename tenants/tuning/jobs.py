@@ -1,0 +1,222 @@
+"""The background jobs of fine-tuning. Workers read a job's files and end a job whose version they
+have judged; trainers (`manage.py trainer`) alone run the queue TRAINING_QUEUE.
+
+A `train_next` names no job: it has a trainer pull the job that is next by fairness
+(`FineTuningJobQuerySet.claim`). There is one for each job that waits. From then on it belongs to
+that job: if its trainer is killed, `tend_queue` has another trainer run it, which goes on with the
+same job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import procrastinate
+import structlog
+from django.conf import settings
+from django.db import transaction
+from procrastinate.contrib.django import app as django_app
+from procrastinate.contrib.django.models import ProcrastinateJob
+
+from inference.errors import TuningNotPossible, short
+from tenants.adapters import sandbox
+from tenants.adapters.jobs import Backoff, judge_later, lock_of
+from tenants.batches import jobs as batches
+from tenants.files import blobs
+from tenants.models import AdapterVersion, FineTuningJob, State, StoredFile
+from tenants.queueing import UNFINISHED, has_job
+from tenants.tuning.child.rows import MAX_BYTES
+from tenants.tuning.hyperparameters import chosen
+from tenants.tuning.training import Trainer, TrainingInterrupted
+from tenants.tuning_states import TuningStatus
+
+app: procrastinate.App = django_app
+log = structlog.get_logger(__name__)
+
+TRAINING_QUEUE = "training"
+ELSEWHERE_S = 30
+"""After so long another trainer may pull jobs on base models that this one lacks."""
+
+
+@dataclass
+class Trainers:
+    """The trainer of this process, if it is one."""
+
+    own: Trainer | None = None
+
+
+trainers = Trainers()
+
+
+# --- Reading the files ---------------------------------------------------------------------------
+
+
+def _lock(job: FineTuningJob) -> str:
+    return f"tuning-{job.pk}"
+
+
+def read_later(job: FineTuningJob) -> None:
+    """Have a worker read the job's files, once the current transaction commits."""
+    read_files.configure(lock=_lock(job)).defer(job_id=job.pk)
+
+
+@app.task(name="read_tuning_files", queue=batches.QUEUE, retry=Backoff())
+def read_files(job_id: str) -> None:
+    """Read a job's files: the job is queued, or fails with the faults of each line."""
+    found = FineTuningJob.objects.select_related("training_file", "validation_file")
+    job = found.filter(pk=job_id).first()
+    if job is None or job.status != TuningStatus.VALIDATING_FILES:
+        return
+    rows = _rows(job, job.training_file, "training_file")
+    if rows and job.validation_file and not _rows(job, job.validation_file, "validation_file"):
+        return
+    if rows and queue(job, hyperparameters=chosen(job.hyperparameters, rows)):
+        job.report(f"The files are valid: {rows} rows to train on. The job is queued.")
+    log.info("tuning_files_read", job=job.pk, rows=rows, status=job.status)
+
+
+def _rows(job: FineTuningJob, file: StoredFile, param: str) -> int:
+    """The number of the file's rows; 0 if the job has failed, because they are not valid."""
+    task = {"task": "rows", "max_rows": settings.TUNING_ROWS}
+    if file.size_bytes > MAX_BYTES:
+        message = f"The file has {file.size_bytes} bytes; at most {MAX_BYTES} are allowed."
+        return _refuse(job, param, message)
+    limits = sandbox.SandboxLimits.for_bytes(file.size_bytes)
+    try:
+        with blobs.open(file.pk) as opened:
+            found = sandbox.run(task, {"rows": (opened, "rb")}, limits)
+    except sandbox.LimitExceeded as error:
+        return _refuse(job, param, f"Reading the file exceeded a resource limit ({error}).")
+    except (sandbox.Crashed, FileNotFoundError):
+        return _refuse(job, param, "The file could not be read.")
+    told = [f"Line {line}: {said}" if line else said for line, said in found["faults"]]
+    for fault in told:
+        job.report(short(fault), level="error")
+    if not told:
+        return int(found["rows"])
+    more = f" (and {len(told) - 1} others: see the job's events)" if told[1:] else ""
+    return _refuse(job, param, f"{told[0]}{more}")
+
+
+def _refuse(job: FineTuningJob, param: str, message: str) -> int:
+    job.fail("invalid_file", message, param)
+    return 0
+
+
+# --- Training ------------------------------------------------------------------------------------
+
+
+def queue(job: FineTuningJob, **fields: object) -> bool:
+    """Have the job trained, or trained further, if its state allows that; returns whether it
+    does."""
+    with transaction.atomic():
+        queued = job.advance(TuningStatus.QUEUED, **fields)
+        if queued:
+            train_next.defer()
+    return queued
+
+
+@app.task(name="train_next", queue=TRAINING_QUEUE, retry=Backoff(), pass_context=True)
+def train_next(context: procrastinate.JobContext) -> None:
+    """Train the job that is next, in a trainer.
+
+    Raises:
+        OSError: files can't be read or written now; the job can be gone on with.
+    """
+    trainer = trainers.own
+    if trainer is None:
+        raise RuntimeError("only `manage.py trainer` trains")
+    assert context.job.id is not None
+    job = FineTuningJob.objects.claim(context.job.id, trainer.bases.keys())
+    if job is None:
+        if FineTuningJob.objects.filter(status=TuningStatus.QUEUED).exists():
+            train_next.configure(schedule_in={"seconds": ELSEWHERE_S}).defer()
+        return
+    try:
+        _judge(job, trainer.train(job))
+    except TrainingInterrupted:
+        queue(job)
+    if not FineTuningJob.objects.unfinished().filter(pk=job.pk).exists():
+        blobs.remove(job.pk)
+    log.info("tuning_left", job=job.pk, status=job.status)
+
+
+def _judge(job: FineTuningJob, version: AdapterVersion | None) -> None:
+    """Have the job end with the verdict on its version. If it was cancelled meanwhile, the adapter
+    is deleted."""
+    if version is None:
+        return
+    with transaction.atomic():
+        if job.note(version=version):
+            return end_later(job, version)
+    job.refresh_from_db()
+    if job.status == TuningStatus.CANCELLED:
+        version.adapter.discard()
+
+
+def end_later(job: FineTuningJob, version: AdapterVersion) -> None:
+    """Have a worker end the job after the version's present jobs, which judge it."""
+    end_tuning.configure(lock=lock_of(version.pk)).defer(job_id=job.pk)
+
+
+@app.task(name="end_tuning", retry=Backoff())
+def end_tuning(job_id: str) -> None:
+    """End a job whose version was judged."""
+    found = FineTuningJob.objects.select_related("version", "tenant", "base_model")
+    job = found.filter(pk=job_id, status=TuningStatus.RUNNING).first()
+    if job is None:
+        return
+    version = job.version
+    if version is None:
+        job.fail("adapter_deleted", "The adapter was deleted while it was checked.")
+    elif version.state in (State.READY, State.ARCHIVED):
+        if job.advance(TuningStatus.SUCCEEDED):
+            job.report(f"The job succeeded: the model is {job.fine_tuned_model}.")
+    elif version.state == State.REJECTED:
+        findings = [finding["message"] for finding in version.report["findings"]]
+        job.fail("adapter_rejected", f"The adapter was rejected: {findings[0]}")
+    else:  # the job that judges it was lost: it would have come before this one
+        judge_later(version)
+        return end_later(job, version)
+    blobs.remove(job.pk)
+    log.info("tuning_ended", job=job.pk, status=job.status)
+
+
+def resume(job: FineTuningJob) -> None:
+    """Have a paused job trained further.
+
+    Raises:
+        TuningNotPossible: it is not paused.
+    """
+    if job.status != TuningStatus.PAUSED or not queue(job):
+        raise TuningNotPossible(f"A job that is {job.status} cannot be resumed.")
+    job.report("The job was resumed.")
+
+
+def cancel(job: FineTuningJob) -> None:
+    """End the job without a result.
+
+    Raises:
+        TuningNotPossible: it has ended, or is trained already.
+    """
+    job.require(TuningStatus.CANCELLED, "cancelled")
+    blobs.remove(job.pk)
+
+
+@app.periodic(cron="*/5 * * * *")
+@app.task(name="tend_tuning", queueing_lock="tend_tuning")
+def tend_tuning(timestamp: int) -> None:
+    """Every five minutes: queue the background jobs of fine-tuning jobs that lost theirs."""
+    pulls = ProcrastinateJob.objects.filter(task_name=train_next.name, status__in=UNFINISHED)
+    known = set(pulls.values_list("pk", flat=True))
+    for job in FineTuningJob.objects.unfinished().select_related("version"):
+        if job.status == TuningStatus.VALIDATING_FILES and not has_job(_lock(job)):
+            read_later(job)
+        elif job.status == TuningStatus.RUNNING and job.version is not None:
+            if not has_job(lock_of(job.version.pk)):
+                end_later(job, job.version)
+        elif job.status == TuningStatus.RUNNING and job.claimed_by not in known:
+            queue(job)
+    waiting = FineTuningJob.objects.filter(status=TuningStatus.QUEUED).count()
+    for _ in range(waiting - pulls.filter(status="todo").count()):
+        train_next.defer()
