@@ -26,6 +26,7 @@ from tenants.tuning.jobs import TRAINING_QUEUE, end_tuning, read_files, tend_tun
 from tenants.tuning.training import MOST_CRASHES, Trainer, TrainingInterrupted
 from tenants.tuning_states import TuningStatus
 from tests.adapters.working import run_worker
+from tests.stack.running import command_of
 from tests.tenants.making import make_tenant
 from tests.tuning.conftest import NUMBERS, ROWS, FakeGateway, MakeFile, MakeJob, dialogue
 
@@ -61,7 +62,7 @@ def trainer(request: pytest.FixtureRequest) -> Iterator[Trainer]:
 def children() -> list[psutil.Process]:
     """The training processes of this process."""
     mine = psutil.Process().children(recursive=True)
-    return [one for one in mine if "tenants.tuning.child" in one.cmdline()]
+    return [one for one in mine if "tenants.tuning.child" in command_of(one)]
 
 
 def status(job: FineTuningJob) -> str:
