@@ -147,8 +147,7 @@ DIALECTS = (
     Dialect("llama.cpp", "llamacpp", STANDARD - {"suffix", "reasoning_effort"} | LOCAL,
             {"repetition_penalty": "repeat_penalty"}, schemas=True),
     Dialect("llama-cpp-python", "me", STANDARD - {"n", "reasoning_effort", "parallel_tool_calls"}
-            | {"min_p", "top_k", "repetition_penalty"}, {"repetition_penalty": "repeat_penalty"},
-            schemas=True),
+            | {"min_p", "top_k", "repetition_penalty"}, {"repetition_penalty": "repeat_penalty"}),
     Dialect("Ollama", "library", SIMPLE, schemas=True),
     OTHER,
 )  # fmt: skip
