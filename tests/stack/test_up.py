@@ -56,6 +56,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
     settings = PLANTED | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": traces.url,
         "LORIKEET_EMBEDDING_ENGINES": "1",
+        "LORIKEET_TRAINERS": "1",
         "LORIKEET_DEMO": smollm2.MODEL_NAME,
         "PIP_CONFIG_FILE": "/dev/null",
         "PIP_NO_INDEX": "1",

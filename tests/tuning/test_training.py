@@ -82,6 +82,7 @@ def digest(job: FineTuningJob) -> str:
     return Adapter.objects.get(name=job.adapter_name).versions.get().digest
 
 
+@pytest.mark.timeout(900)  # it trains twice, at the lowest priority
 def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     make_job: MakeJob, make_file: MakeFile, trainer: Trainer, gateway: FakeGateway
 ) -> None:
