@@ -63,6 +63,12 @@ def test_a_conversation_with_tools() -> None:
     ]
 
 
+def test_a_turn_may_have_results_alone() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "42"}
+    made = chat(messages=[{"role": "user", "content": [result]}])
+    assert made["messages"] == [{"role": "tool", "tool_call_id": "t1", "content": "42"}]
+
+
 def test_the_same_fields_keep_their_names() -> None:
     fields = {"temperature": 0.5, "top_k": 3, "top_p": 0.9, "stream": True, "max_tokens": 7}
     made = chat(**fields, stop_sequences=["x"])
