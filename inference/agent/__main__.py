@@ -48,8 +48,6 @@ TELL_S = 3.0
 """How long a gateway may take to hear why the engine did not start."""
 MAX_ID = 255
 """Characters; the ledger has no room for more, so nothing could be billed."""
-DEFAULT_RUNNING = 256
-"""Requests on the engine at once where the profile leaves vLLM its own default."""
 
 
 def main(arguments: list[str] | None = None, start: Start | None = None) -> None:
@@ -498,7 +496,7 @@ async def serve(
 ) -> int:
     """Start the engine, serve it, and drain at the first signal. Returns the exit status."""
     gateways = environ.base_urls(options.gateway)
-    running = profile.max_num_seqs or DEFAULT_RUNNING
+    running = profile.running
     queue = queue_options(options, running, profile.max_loras)
     engine = await start(options, profile)
     tracer = tracing.start("lorikeet-engine", options.id)

@@ -9,6 +9,7 @@ of tokens, a stream has the beginning, which vLLM leaves out of a whole answer.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -79,6 +80,11 @@ def _extend(message: dict[str, Any], delta: dict[str, Any]) -> None:
             message[name] = value
         elif value:
             message[name] = message.get(name, "") + value
+
+
+def whole_reason(reasons: Collection[str]) -> str:
+    """The finish reason of the request as a whole: `length` if any of its choices was cut."""
+    return "length" if "length" in reasons else min(reasons, default="stop")
 
 
 class Assembly:

@@ -22,6 +22,8 @@ from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
 from inference.link.wire import Resume
 from inference.operations.operation import Operation
 
+UNBOUNDED_STEP = 1 << 60
+"""`Engine.step_tokens` of an engine that computes no prompts itself."""
 IDS_AT_ONCE = 32
 """Tokens in an Output of a whole (non-streaming) answer: at most these are lost with an engine."""
 
@@ -80,6 +82,12 @@ class EngineWork:
     def key(self) -> str:
         """Names this attempt in the engine."""
         return key_of(self.id, self.attempt)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The fields that identify the request in every chunk and answer."""
+        id = self.operation.answer_id(self.id)
+        return {"id": id, "created": self.created, "model": self.model}
 
     def take_fields(self) -> dict[str, Any]:
         """Take out the fields of the body that an engine may see. The body is no longer kept then:

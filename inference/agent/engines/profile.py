@@ -21,6 +21,9 @@ RUNNERS = ("generate", POOLING)
 SEQS_PER_CORE, LEAST_SEQS, MOST_SEQS = 8, 16, 64
 """How many sequences run at once without a GPU: for each core, and in all at least and at most."""
 
+DEFAULT_RUNNING = 256
+"""Requests on the engine at once where the profile leaves vLLM its own default."""
+
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
 
@@ -132,6 +135,11 @@ class EngineProfile:
             "speculative_config": self.speculative_config,
         }
         return extra | _given(options)
+
+    @property
+    def running(self) -> int:
+        """How many requests may be on the engine at once."""
+        return self.max_num_seqs or DEFAULT_RUNNING
 
     @property
     def loaded_adapters(self) -> int:

@@ -60,7 +60,7 @@ def plain(served: Sequence[Served], logs: Path) -> Iterator[dict[str, Side]]:
     with ExitStack() as stack:
         started = {one.name: stack.enter_context(_vllm_serve(one, logs)) for one in served}
         for name, (side, process) in started.items():
-            _wait(side.url, process, logs / f"{name}.log")
+            wait(f"{side.url}/health", process, logs / f"{name}.log")
         yield {name: side for name, (side, _) in started.items()}
 
 
@@ -79,10 +79,10 @@ def _vllm_serve(served: Served, logs: Path) -> Iterator[tuple[Side, subprocess.P
     try:
         yield Side("plain vLLM", f"http://127.0.0.1:{port}", ANY_KEY), process
     finally:
-        _stop(process)
+        stop(process)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
     """End the server, and what is left of its processes."""
     family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.terminate()
@@ -94,7 +94,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             one.kill()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until the server answers.
 
     Raises:
@@ -103,7 +103,7 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + READY_S
     while time.monotonic() < end and process.poll() is None:
         try:
-            if httpx.get(f"{url}/health", trust_env=False).is_success:
+            if httpx.get(url, trust_env=False).is_success:
                 return
         except httpx.TransportError:
             time.sleep(1)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-
-import httpx
 
 from demo import BASE, TOOL_PARSER
 from demo.smollm2 import base
+from tests.labs.endpoint.sides import stop, wait
 from tests.stack.running import ROOT, free_ports
 
-READY_S = 300.0
-STOP_S = 30.0
 LLAMA_CPP = ROOT / ".venv-clients" / "llama-cpp" / "bin" / "python"
 CONTEXT = "2048"
 
@@ -53,26 +49,7 @@ def _running(command: Sequence[str], log: Path) -> Iterator[str]:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
     url = f"http://127.0.0.1:{port}/v1"
     try:
-        _wait(f"{url}/models", process, log)
+        wait(f"{url}/models", process, log)
         yield url
     finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
-        process.kill()
-        process.wait()
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until the server answers.
-
-    Raises:
-        TimeoutError: it does not, or has ended; the message is the end of its log.
-    """
-    end = time.monotonic() + READY_S
-    while time.monotonic() < end and process.poll() is None:
-        with suppress(httpx.TransportError):
-            if httpx.get(url, trust_env=False).is_success:
-                return
-        time.sleep(0.5)
-    raise TimeoutError(log.read_text()[-4000:])
+        stop(process)

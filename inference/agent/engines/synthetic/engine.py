@@ -27,6 +27,7 @@ import msgspec
 
 from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
+    UNBOUNDED_STEP,
     EngineOutput,
     EngineProbeReport,
     EngineWork,
@@ -139,10 +140,6 @@ class _Stream:
         await self.waiter
 
 
-UNBOUNDED = 1 << 60
-"""Tokens of a step, which computes no prompts."""
-
-
 class SyntheticEngine:
     """See `inference.agent.engines.engine.Engine` for the contract."""
 
@@ -157,7 +154,7 @@ class SyntheticEngine:
         self.info = info
         self.behaviour = behaviour or Behaviour()
         self.alive = True
-        self.step_tokens = UNBOUNDED
+        self.step_tokens = UNBOUNDED_STEP
         self._max_running, self._max_loaded = max_running, max_loaded
         self._loaded: dict[int, LocalAdapter] = {}
         self._running: dict[_Stream, None] = {}
@@ -187,7 +184,7 @@ class SyntheticEngine:
         return cls(
             info,
             Behaviour(tokens_per_second=tokens_per_second),
-            max_running=profile.max_num_seqs or 256,
+            max_running=profile.running,
             max_loaded=profile.loaded_adapters,
         )
 

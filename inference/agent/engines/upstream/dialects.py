@@ -83,6 +83,8 @@ class Dialect:
     fields: frozenset[str]
     """Those of our operations' fields that it has."""
     renamed: Mapping[str, str] = field(default_factory=dict)
+    limit_of_chats: str = "max_tokens"
+    """Its name for the bound of a chat's output."""
     schemas: bool = False
     """Whether it constrains an answer to a JSON schema."""
     running_usage: bool = False
@@ -111,11 +113,9 @@ class Dialect:
                 f"{self.name}.",
                 param="response_format",
             )
-        most = kept.pop("max_completion_tokens", None)
-        if most is not None:
-            kept["max_tokens"] = most
-        if "max_tokens" in kept and operation is CHAT and self is OPENAI:
-            kept["max_completion_tokens"] = kept.pop("max_tokens")
+        older, newer = kept.pop("max_tokens", None), kept.pop("max_completion_tokens", None)
+        if (most := older if newer is None else newer) is not None:
+            kept[self.limit_of_chats if operation is CHAT else "max_tokens"] = most
         usage = {"include_usage": True}
         if self.running_usage:
             usage["continuous_usage_stats"] = True
@@ -137,7 +137,7 @@ VLLM = Dialect(
     "vLLM", "vllm", CHAT.accepted | COMPLETION.accepted | {"chat_template_kwargs"},
     schemas=True, running_usage=True, salted=True,
 )  # fmt: skip
-OPENAI = Dialect("OpenAI", "openai", STANDARD, schemas=True)
+OPENAI = Dialect("OpenAI", "openai", STANDARD, limit_of_chats="max_completion_tokens", schemas=True)
 OTHER = Dialect("an OpenAI-compatible server", "", STANDARD)
 DIALECTS = (
     VLLM,

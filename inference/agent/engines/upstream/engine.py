@@ -20,6 +20,7 @@ import structlog
 from inference.agent.engines.assembly import Assembly
 from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
+    UNBOUNDED_STEP,
     EngineNotStarted,
     EngineOutput,
     EngineProbeReport,
@@ -57,15 +58,12 @@ SENT_AS: Mapping[Operation, OpenAIOperation[Any]] = {
 """The operations that are served, each with the one as which the server gets it."""
 SHOWN = 5
 """Models that an error names."""
-MOST_AT_ONCE = 256
-WHOLE_STEP = 1 << 60
-"""Tokens of a step: how the server cuts prompts is not known."""
 
 
 class UpstreamEngine:
     """See `inference.agent.engines.engine.Engine` for the contract."""
 
-    step_tokens = WHOLE_STEP
+    step_tokens = UNBOUNDED_STEP
 
     def __init__(
         self, client: httpx.AsyncClient, info: ModelInfo, model: str, dialect: Dialect
@@ -132,7 +130,6 @@ class UpstreamEngine:
         reading = StreamReading(sent_as, work.meter, _choices(fields))
         content = self._content(work, sent_as, fields)
         del fields
-        identity = _identity(work)
         self._running += 1
         try:
             async for data in self._events(sent_as.path.removeprefix("/v1/"), content):
@@ -141,11 +138,11 @@ class UpstreamEngine:
                 if chunk is not None and assembly is not None:
                     assembly.add(chunk)
                 elif chunk is not None:
-                    chunks = (msgspec.json.encode(chunk | identity),)
+                    chunks = (msgspec.json.encode(chunk | work.identity),)
                 yield EngineOutput(chunks=chunks, tokens=reading.take_tokens())
             reason, response = reading.ended(), None
             if assembly is not None:
-                whole = assembly.body() | identity | {"usage": usage_body(work.meter)}
+                whole = assembly.body() | work.identity | {"usage": usage_body(work.meter)}
                 response = msgspec.json.encode(whole)
             yield EngineOutput(response=response, finish_reason=reason)
         finally:
@@ -263,7 +260,7 @@ def _info(profile: EngineProfile, card: dict[str, Any], url: str, dialect: Diale
         max_model_len=length,
         max_loras=0,
         max_lora_rank=0,
-        kv_tokens=length * (profile.max_num_seqs or MOST_AT_ONCE),
+        kv_tokens=length * profile.running,
         modules={},
         engine="upstream",
         revision=hashlib.sha256(f"{url}\n{card['id']}\n{dialect.name}".encode()).hexdigest(),
@@ -281,11 +278,6 @@ def _length(card: dict[str, Any]) -> int | None:
     meta = card.get("meta")
     told = card.get("max_model_len") or (meta.get("n_ctx_train") if isinstance(meta, dict) else 0)
     return told if isinstance(told, int) and 0 < told < 1 << 31 else None
-
-
-def _identity(work: EngineWork) -> dict[str, Any]:
-    id = work.operation.answer_id(work.id)
-    return {"id": id, "created": work.created, "model": work.model}
 
 
 def _sent_as(work: EngineWork) -> OpenAIOperation[Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from inference.agent.engines.assembly import whole_reason
 from inference.agent.engines.engine import Meter
 from inference.errors import (
     ContextLengthExceeded,
@@ -35,7 +36,7 @@ class EventStream:
     """The events of a stream, from pieces of it."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """The data of each event that the piece completes, without `[DONE]`.
@@ -43,14 +44,17 @@ class EventStream:
         Raises:
             EngineFailed: an event is longer than MAX_EVENT.
         """
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+        self._rest += piece
+        lines = []
+        if b"\n" in piece:  # else a long event would be copied with each of its pieces
+            *lines, self._rest = self._rest.split(b"\n")
         if len(self._rest) > MAX_EVENT:
             raise EngineFailed(f"The upstream sent an event of more than {MAX_EVENT} bytes.")
         for line in lines:
             name, _, data = line.rstrip(b"\r").partition(b":")
             data = data.strip()
             if name == b"data" and data and data != DONE:
-                yield data
+                yield bytes(data)
 
 
 class _Function(msgspec.Struct, omit_defaults=True):
@@ -133,8 +137,7 @@ class StreamReading:
         """
         if not self._reasons or self._begun - self._reasons.keys():
             raise EngineFailed("The upstream ended the answer before its end.")
-        reasons = set(self._reasons.values())
-        return "length" if "length" in reasons else min(reasons)
+        return whole_reason(self._reasons.values())
 
     def take_tokens(self) -> int:
         """The output tokens counted since the last call."""
@@ -152,7 +155,7 @@ class StreamReading:
         except (msgspec.DecodeError, RecursionError) as error:
             raise EngineFailed(f"The upstream sent what is no chunk: {error}.") from None
         if read.error is not None:
-            raise error_of(500, data)
+            raise EngineFailed
         self._count(read)
         choices = [self._choice(one) for one in read.choices]
         if not choices:

@@ -33,7 +33,7 @@ try:
 except ImportError:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
 
-from inference.agent.engines.assembly import IDS, Assembly
+from inference.agent.engines.assembly import IDS, Assembly, whole_reason
 from inference.agent.engines.engine import EngineOutput, EngineWork, Meter
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.cache_events import reporting
@@ -294,11 +294,6 @@ class RequestClient:
         before, self._taken = self._taken, self.work.meter.completion_tokens
         return self._taken - before
 
-    def identity(self) -> dict[str, Any]:
-        """The fields that identify the request in every chunk and answer."""
-        id = self.work.operation.answer_id(self.work.id)
-        return {"id": id, "created": self.work.created, "model": self.work.model}
-
     async def abort(self) -> None:
         """End whatever still runs in the engine; no error if nothing does."""
         await self._llm.abort(self._requests)
@@ -377,7 +372,7 @@ class Serving:
             if assembly is not None:
                 whole = _openai(assembly.body(), client)
             if whole is None:
-                yield EngineOutput(finish_reason=_reason(client.steps.reasons))
+                yield EngineOutput(finish_reason=whole_reason(client.steps.reasons))
             else:
                 yield _answer(whole, client)
         finally:
@@ -476,7 +471,7 @@ async def _frame(
 def _output(step: EngineStep, client: RequestClient, assembly: Assembly | None) -> EngineOutput:
     tokens, ids = client.take_tokens(), step.ids
     if assembly is None:
-        chunks = tuple(_encode(chunk | client.identity()) for chunk in step.chunks)
+        chunks = tuple(_encode(chunk | client.work.identity) for chunk in step.chunks)
         return EngineOutput(chunks=chunks, tokens=tokens, ids=ids)
     for chunk in step.chunks:
         assembly.add(chunk)
@@ -484,11 +479,11 @@ def _output(step: EngineStep, client: RequestClient, assembly: Assembly | None) 
 
 
 def _answer(body: dict[str, Any], client: RequestClient) -> EngineOutput:
-    body |= client.identity() | {"usage": usage_body(client.work.meter)}
+    body |= client.work.identity | {"usage": usage_body(client.work.meter)}
     return EngineOutput(
         response=_encode(body),
         tokens=client.take_tokens(),
-        finish_reason=_reason(reasons_of(body)),
+        finish_reason=whole_reason(reasons_of(body)),
     )
 
 
@@ -496,11 +491,6 @@ def _must_begin_anew(runner: Runner, request: Any) -> bool:
     """Whether it is whole and has log-probabilities: those of another engine are not known."""
     scored = runner.wants_logprobs(request) or runner.tells_prompt_logprobs(request)
     return not request.stream and scored
-
-
-def _reason(reasons: set[str]) -> str:
-    """The finish reason of the request as a whole: `length` if any of its choices was cut."""
-    return "length" if "length" in reasons else min(reasons, default="stop")
 
 
 def _openai(body: dict[str, Any], client: RequestClient) -> dict[str, Any]:
