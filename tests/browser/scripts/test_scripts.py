@@ -409,3 +409,74 @@ def test_a_draft_has_room_before_older_ones(blank: Page) -> None:
         """,
     )
     assert found == [3_000_000, 0]
+
+
+# --- Saving --------------------------------------------------------------------------------------
+
+SERVER = """
+    const stored = { revision: 1, text: "", lost: 0 };
+    const answer = (status, said) => new Response(JSON.stringify(said), { status });
+    window.fetch = async (url, { body }) => {
+      const { revision, text } = JSON.parse(body);
+      const changed = { code: "conversation_changed", message: "no" };
+      if (revision !== stored.revision) return answer(409, changed);
+      Object.assign(stored, { text, revision: revision + 1 });
+      if (stored.lost-- > 0) throw new TypeError("lost");
+      return answer(200, { revision: stored.revision });
+    };
+    const states = [];
+    const home = { text: "", conversation: () => ({ text: home.text }) };
+    const tab = (revision) => new it.Keeping(home, {
+      kept: { url: "/", revision }, told: (state) => state !== "saving" && states.push(state),
+    });
+    const save = (keeping, text) => { home.text = text; return keeping.changed(); };
+"""
+"""A stored conversation whose answers can be lost after it was changed."""
+
+
+def test_a_save_whose_answer_is_lost_is_no_change_from_elsewhere(blank: Page) -> None:
+    found = run(
+        blank,
+        "keeping",
+        f"""
+        {SERVER}
+        stored.lost = 1;
+        const [keeping, other] = [tab(1), tab(1)];
+        for (const text of ["one", "two", "three"]) await save(keeping, text);
+        const own = [stored.text, stored.revision, states.splice(0)];
+        await save(other, "theirs");
+        await save(other, "theirs");
+        return [own, stored.text, states];
+        """,
+    )
+    assert found == [["three", 4, ["failed", "kept", "kept"]], "three", ["failed", "failed"]]
+
+
+@pytest.mark.parametrize(
+    ("page", "draft", "taken", "then"),
+    [
+        (2, {}, False, []),
+        (2, {"revision": 2}, True, ["kept"]),
+        (2, {"revision": 1}, False, []),  # another tab has saved
+        (2, {"revision": 1, "unsure": True}, True, ["kept"]),  # this tab has
+        (1, {"revision": 2}, True, ["kept"]),  # the page was read before this tab's save
+        (1, {"revision": 1, "unsure": True}, True, ["kept"]),  # and its answer did not arrive
+    ],
+)
+def test_a_draft_is_newer_than_its_page_unless_another_tab_has_saved(
+    blank: Page, page: int, draft: dict[str, Any], taken: bool, then: list[str]
+) -> None:
+    found = run(
+        blank,
+        "keeping",
+        f"""
+        {SERVER}
+        stored.revision = 2;
+        const keeping = tab(given[0]);
+        const taken = keeping.takes(given[1]);
+        if (taken) await save(keeping, "more");
+        return [taken, states];
+        """,
+        [page, draft],
+    )
+    assert found == [taken, then]

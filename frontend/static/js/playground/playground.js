@@ -43,12 +43,10 @@ class Playground extends HTMLElement {
     if (matchMedia("(hover: hover)").matches) this.message.focus(); // otherwise an on-screen keyboard would cover the page
   }
 
-  // This tab's draft for this URL. That of a stored conversation is used only if it is based on the
-  // stored revision: another tab may have continued it.
+  // This tab's draft for this URL, unless the stored conversation is newer.
   #draft() {
     const draft = kept(this.dataset.user);
-    const stored = this.keeping?.kept?.revision ?? 0;
-    return draft && (draft.revision ?? 0) <= stored && stored <= (draft.revision ?? 0) + Number(draft.saving) ? draft : null;
+    return draft && (this.keeping?.takes(draft) ?? true) ? draft : null;
   }
 
   get all() {
@@ -327,7 +325,7 @@ class Playground extends HTMLElement {
       panes: this.all.map((pane) => pane.stored({ running: true })),
       message: this.message.value,
       revision: this.keeping?.kept?.revision,
-      saving: this.keeping?.saving ?? false,
+      unsure: this.keeping?.unsure ?? false,
       run: this.run?.stored(),
     });
   }
