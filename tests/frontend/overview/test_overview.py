@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
+from frontend.times import ZONE_COOKIE
 from frontend.views.overview.overview import LAST_DAY, outlook
 from tenants.models import ApiKey, LimitScope, LimitSet, State, Tenant
 from tests.fleet.fake import FakeGateways
@@ -162,6 +165,18 @@ def test_the_chart_and_the_adapters_are_of_the_chosen_period(
     assert shown(show="wrong")[0] == answered[1:]
     lines = admin.get(where, {"period": "1h"}).context["lines"]
     assert [[cell.text for cell in cells] for _, cells, _ in lines][-1] == ["6", "2", "1"]
+
+
+def test_the_chart_says_when_it_was_drawn(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    """In the reader's time zone: the figures above it change by themselves, the chart does not."""
+    url = address(tenant, "overview")
+    assert "As of" not in admin.get(url).content.decode()
+    met(key, timezone.now())
+    admin.cookies[ZONE_COOKIE] = "Asia/Tokyo"
+    page = admin.get(url).content.decode()
+    at = timezone.now().astimezone(ZoneInfo("Asia/Tokyo"))
+    shown = re.search(r"As of <time [^>]*>([^<]*)</time>", page)
+    assert shown and shown[1] == f"{at:%H:%M:%S}"
 
 
 def test_reasons_of_failures_are_of_the_chosen_period(
