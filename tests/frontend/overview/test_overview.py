@@ -16,7 +16,7 @@ from frontend.views.overview.overview import LAST_DAY, outlook
 from tenants.models import ApiKey, LimitScope, LimitSet, State, Tenant
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of, user_of
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
 from tests.tenants.refusing import met
 from tests.tenants.spending import spend
 
@@ -307,6 +307,16 @@ def test_the_snippets_name_the_address_and_a_model(tenant: Tenant, developer: Cl
                   '"model": "base"'):  # fmt: skip
         assert words in text
     assert text.count('<copy-button class="copy">') == 3
+
+
+def test_the_snippets_name_what_an_engine_serves(
+    tenant: Tenant, developer: Client, gateways: FakeGateways
+) -> None:
+    for name in ("a-base", "b-base"):
+        make_base(name)
+    assert '"model": "a-base"' in developer.get(address(tenant, "overview")).content.decode()
+    gateways.engines = [{"id": "e1", "base_model": "b-base"}]
+    assert '"model": "b-base"' in developer.get(address(tenant, "overview")).content.decode()
 
 
 def test_a_suspended_tenant_is_told_who_can_mend_it(tenant: Tenant, admin: Client) -> None:
