@@ -55,6 +55,13 @@ def cents(pico: Any) -> str:
     return f"<{_with_currency('0.01')}" if 0 < units < Decimal("0.01") else money(pico)
 
 
+def millionths(pico: Any) -> str:
+    """The cost of one request in a column of such, to a millionth: `$0.000014`, `<$0.000001`."""
+    units = Decimal(int(pico or 0)).scaleb(-12)
+    shown = max(units, Decimal("0.000001")) if units else units
+    return f"{'<' if shown > units else ''}{_with_currency(f'{shown:,.6f}')}"
+
+
 def signed_money(pico: int) -> str:
     """As `money`, for an amount that may be negative."""
     return f"\u2212{money(-pico)}" if pico < 0 else money(pico)
@@ -95,6 +102,13 @@ def rate(share: float | None) -> str:
     if share is None:
         return NONE
     return "<0.01%" if 0 < share < 0.00005 else f"{100 * share:.3g}%"
+
+
+def aligned_rate(share: float | None) -> str:
+    """As `rate`, in a column: to a hundredth of a percent."""
+    if share is None:
+        return NONE
+    return "<0.01%" if 0 < share < 0.00005 else f"{100 * share:.2f}%"
 
 
 def duration(seconds: float | None) -> str:

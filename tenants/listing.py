@@ -17,6 +17,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from inference.errors import BY_CODE, ClientDisconnected, InferenceError
 from tenants.models import RefusedRequest, RequestScore, RequestTag, Tenant, UsageEvent
+from tenants.models.annotations import ScoreValue
 from tenants.models.usage.ledger import UsageEventQuerySet
 from tenants.models.usage.listed import REQUEST_ID, Mark, Outcome
 from tenants.models.usage.outcomes import RefusedRequestQuerySet
@@ -66,11 +67,27 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRange:
-    """A score of this name, by whoever; at least and at most so much, if these are given."""
+    """A score of this name, by whoever; with this value, or at least and at most so much, if these
+    are given. `value` is as `ScoreValue.typed` reads it."""
 
     name: str
     least: float | None = None
     most: float | None = None
+    value: str = ""
+
+    @property
+    def scores(self) -> QuerySet[RequestScore]:
+        """These scores, of all tenants."""
+        found = RequestScore.objects.filter(name=self.name)
+        if self.value:
+            typed = ScoreValue.typed(self.value)
+            same = Q(kind=typed.kind, number=typed.number, category=typed.category)
+            found = found.filter(same | Q(category=self.value))  # one may look like a number
+        if self.least is not None:
+            found = found.filter(number__gte=self.least)
+        if self.most is not None:
+            found = found.filter(number__lte=self.most)
+        return found
 
 
 def _of_row(rows: QuerySet[Any], **which: Any) -> QuerySet[Any]:
@@ -105,14 +122,7 @@ class Filter:
     def annotated(self) -> Q:
         """Requests with the tags and the score."""
         found = Q(*(Exists(_of_row(RequestTag.objects.all(), name=tag)) for tag in self.tags))
-        if (score := self.score) is None:
-            return found
-        scores = RequestScore.objects.filter(name=score.name)
-        if score.least is not None:
-            scores = scores.filter(number__gte=score.least)
-        if score.most is not None:
-            scores = scores.filter(number__lte=score.most)
-        return found & Q(Exists(_of_row(scores)))
+        return found & Q(Exists(_of_row(self.score.scores))) if self.score else found
 
     def _shared(self, rows: R) -> R:
         """The part of the filter that is the same for both kinds."""
@@ -249,6 +259,12 @@ class Where:
         if caller.may(Permission.READ_USAGE):
             return whole
         return cls(caller.events(), whole.events, caller.refused(), whole.refused)
+
+    @classmethod
+    def to_annotate(cls, caller: Caller) -> Where:
+        """The requests that the caller may tag and score: those that a person sees, all of a key's
+        tenant."""
+        return cls.of(caller) if caller.key is None else cls.of_tenant(caller.tenant)
 
     @classmethod
     def of_tenant(cls, tenant: Tenant | None) -> Where:

@@ -48,6 +48,7 @@ class Permission(Enum):
     READ_USAGE = "see the usage of all members"
     READ_OWN_USAGE = "see the usage of your own keys"
     EDIT_ANNOTATIONS = "tag and score requests"
+    REMOVE_ANNOTATIONS = "remove people's tags and scores"
     USE_PLAYGROUND = "use the playground"
     GET_NOTIFICATIONS = "receive notifications"
     EDIT_WEBHOOKS = "change webhooks"
@@ -86,7 +87,9 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
     P.READ_USAGE: (Role.ADMIN, ADMIN | {Scope.READ_USAGE}),
     P.READ_OWN_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
-    P.EDIT_ANNOTATIONS: (Role.DEVELOPER, ADMIN),  # of requests that the caller sees
+    # People, of requests that they see; keys, of all of the tenant's requests.
+    P.EDIT_ANNOTATIONS: (Role.DEVELOPER, ADMIN | {Scope.WRITE_SCORES}),
+    P.REMOVE_ANNOTATIONS: (Role.DEVELOPER, ADMIN),
     P.GET_NOTIFICATIONS: (Role.DEVELOPER, frozenset()),  # by mail, and in the console
     P.EDIT_WEBHOOKS: (Role.ADMIN, ADMIN),
     P.EDIT_ALERTS: (Role.ADMIN, ADMIN),
@@ -105,7 +108,8 @@ OF_MEMBERS = frozenset({P.READ_CONTENT, P.EDIT_CONTENT, P.DESTROY_CONTENT})
 KEY_SCOPES: Mapping[Role, frozenset[Scope]] = {
     Role.OWNER: ANY_SCOPE,
     Role.ADMIN: ANY_SCOPE,
-    # Not usage: a key with that scope reads the usage of the whole tenant.
+    # Not usage or scores: a key with these scopes reads the usage, or scores the requests, of the
+    # whole tenant.
     Role.DEVELOPER: frozenset({Scope.INFERENCE, Scope.WRITE_ADAPTERS}),
     Role.VIEWER: frozenset(),
 }

@@ -33,6 +33,8 @@ for _form in (
     formats.number,
     formats.money,
     formats.cents,
+    formats.millionths,
+    formats.aligned_rate,
     formats.signed_money,
     formats.exact_money,
     formats.price,

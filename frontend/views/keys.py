@@ -59,6 +59,7 @@ SCOPES = {
     Scope.INFERENCE: "Call models",
     Scope.WRITE_ADAPTERS: "Upload and promote adapters",
     Scope.READ_USAGE: "Read usage, costs and receipts",
+    Scope.WRITE_SCORES: "Tag and score requests, for programs that evaluate answers",
     Scope.ADMIN: "Manage the tenant. Do not use such a key to call models",
 }
 

@@ -56,6 +56,10 @@ class AnnotationQuerySet(models.QuerySet[A]):
     def of(self, tenant: Tenant, request_ids: Collection[str]) -> Self:
         return self.filter(tenant=tenant, request_id__in=request_ids)
 
+    def by_keys(self) -> Self:
+        """Those that API keys made, or a person who is gone."""
+        return self.filter(created_by=None)
+
     def over(self, before: datetime) -> Self:
         """Those of requests that started before this and are not in the ledger."""
         billed = UsageEvent.objects.filter(
@@ -173,6 +177,9 @@ class ScoreValue:
 
 
 class RequestScoreQuerySet(AnnotationQuerySet["RequestScore"]):
+    def by_keys(self) -> Self:
+        return self.filter(source=ScoreSource.EVALUATOR)
+
     def put(
         self, tenant: Tenant, id: str, started_at: datetime, by: User | None, **given: Any
     ) -> RequestScore:

@@ -35,6 +35,7 @@ class Scope(models.TextChoices):
     INFERENCE = INFERENCE
     WRITE_ADAPTERS = "adapters:write"
     READ_USAGE = "usage:read"
+    WRITE_SCORES = "scores:write"
     ADMIN = "admin"
 
 
@@ -215,7 +216,15 @@ class ApiKey(Credential):
         constraints = [
             models.CheckConstraint(
                 condition=Q(scopes__len__gt=0)
-                & Q(scopes__contained_by=["inference", "adapters:write", "usage:read", "admin"]),
+                & Q(
+                    scopes__contained_by=[
+                        "inference",
+                        "adapters:write",
+                        "usage:read",
+                        "scores:write",
+                        "admin",
+                    ]
+                ),
                 name="apikey_scopes_known",
             ),
             models.CheckConstraint(

@@ -171,7 +171,15 @@ def test_the_list_filters_by_tags_and_scores(tenant: Tenant, key: ApiKey, admin:
     assert found(score="quality") == [first.id, second.id]
     assert found(score="quality", least="0.5") == [first.id]
     assert found(score="quality", most="0.5", tags="good", outcome="answered") == [second.id]
-    for wrong in ({"tags": "A"}, {"least": "1"}, {"score": "quality", "least": "x"}):
+    scored(first, "verdict", "good")
+    scored(second, "verdict", True)
+    assert found(score="verdict", value="good") == [first.id]
+    assert found(score="verdict", value="true") == [second.id]
+    assert found(score="quality", value="0.2") == [second.id]
+    for wrong in (
+        {"tags": "A"}, {"least": "1"}, {"score": "quality", "least": "x"}, {"value": "good"},
+        {"score": "a", "value": "A b"}, {"score": "a", "value": "1", "most": "2"},
+    ):  # fmt: skip
         assert admin.get(at(tenant), wrong).status_code == 422
     page = admin.get(at(tenant))
     assert page.context["rows"][0].tags == ["checked", "good"]

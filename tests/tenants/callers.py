@@ -11,7 +11,7 @@ from tenants.models import ApiKey, Tenant, User
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
 ROLES = {"owner", "admin", "developer", "viewer"}
-KEYS = {"admin key", "writing key", "inference key", "usage key"}
+KEYS = {"admin key", "writing key", "inference key", "usage key", "scoring key"}
 STRANGERS = {"outsider", "foreign key"}
 EVERYBODY = {*ROLES, *KEYS, *STRANGERS, "operator", "nobody"}
 SCOPES = {
@@ -19,6 +19,7 @@ SCOPES = {
     "writing key": "adapters:write",
     "inference key": "inference",
     "usage key": "usage:read",
+    "scoring key": "scores:write",
 }
 
 

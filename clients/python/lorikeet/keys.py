@@ -34,7 +34,9 @@ def create(
     name: Annotated[str, typer.Argument(help="Name of the key, such as its purpose.")],
     scope: Annotated[
         list[str],
-        typer.Option(help="Scope: inference, adapters:write, usage:read or admin; repeatable."),
+        typer.Option(
+            help="Scope: inference, adapters:write, usage:read, scores:write or admin; repeatable."
+        ),
     ] = ["inference"],  # noqa: B006  Typer copies it
     model: Annotated[
         list[str] | None,

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Exists, OuterRef, Subquery, Window
+from django.db.models import Case, Count, Exists, OuterRef, Subquery, When, Window
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -177,7 +177,9 @@ def outlook(left: int, per_s: float, now: datetime, renews: datetime, since: str
 
 
 def progress(tenant: Tenant) -> Any:
-    """The tenant, annotated for the checklist and the snippets, in one query."""
+    """The tenant, annotated for the checklist and the snippets, in one query. The snippets name
+    something that an engine serves now, if there is such."""
+    served = [engine.get("base_model", "") for engine in gateways().fleet().engines]
     live = Alias.objects.filter(adapter__tenant=OuterRef("pk"), name=LIVE)
     live = live.filter(adapter__base_model__in=BaseModel.objects.that_chat())
     keys = ApiKey.objects.with_text().filter(
@@ -185,13 +187,26 @@ def progress(tenant: Tenant) -> Any:
     )
     rejected = Rejections.of_tenants()
     return Tenant.objects.annotate(
-        live_adapter=Subquery(live.order_by("adapter__name").values("adapter__name")[:1]),
-        base_model=Subquery(BaseModel.objects.that_chat().order_by("name").values("name")[:1]),
+        live_adapter=Subquery(
+            live.order_by(_first(adapter__base_model__name__in=served), "adapter__name").values(
+                "adapter__name"
+            )[:1]
+        ),
+        base_model=Subquery(
+            BaseModel.objects.that_chat()
+            .order_by(_first(name__in=served), "name")
+            .values("name")[:1]
+        ),
         has_key=Exists(keys),
         rejected=Subquery(rejected["last"]),
         rejected_count=Subquery(rejected["count"]),
         has_usage=Exists(UsageSum.objects.filter(tenant=OuterRef("pk"))),
     ).get(pk=tenant.pk)
+
+
+def _first(**which: Any) -> Case:
+    """An order in which these come before the others."""
+    return Case(When(**which, then=0), default=1)
 
 
 def steps(found: Any, caller: Caller) -> list[FirstStep]:

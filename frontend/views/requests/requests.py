@@ -46,7 +46,7 @@ from tenants.listing import (
     mark_of,
 )
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, SavedView, Tenant
-from tenants.models.annotations import MAX_TAGS, MAX_WORD, is_word, scores_of
+from tenants.models.annotations import MAX_TAGS, MAX_WORD, ScoreValue, is_word, scores_of
 from tenants.models.usage.ledger import COMMON
 from tenants.models.usage.listed import REQUEST_ID, Outcome
 from tenants.permissions import Caller, Permission
@@ -58,7 +58,7 @@ TITLES = {"1h": "Last hour"} | {
 """The titles of the periods."""
 MAX_CHOICES = 200
 """Maximum number of keys (the newest) and of models offered as choices."""
-ANNOTATED = ("tags", "score", "least", "most")
+ANNOTATED = ("tags", "score", "value", "least", "most")
 """Filters by tags and scores."""
 NARROWING = (
     "q", "model", "key", "member", "outcome", "reason", "engine", "ttft", "total", *ANNOTATED,
@@ -148,6 +148,12 @@ class RequestFilter(forms.Form):
         widget=forms.TextInput({"placeholder": "good, checked"}),
     )
     score = forms.CharField(required=False, label="Score", validators=[is_word])
+    value = forms.CharField(
+        required=False,
+        max_length=MAX_WORD,
+        label="Value",
+        widget=forms.TextInput({"placeholder": "good, true or 0.5"}),
+    )
     least = forms.FloatField(required=False, label="At least")
     most = forms.FloatField(required=False, label="At most")
     since = MinuteField(required=False, label="From, UTC")
@@ -216,11 +222,23 @@ class RequestFilter(forms.Form):
             is_word(name)
         return names
 
+    def clean_value(self) -> str:
+        value: str = self.cleaned_data["value"]
+        if value:
+            ScoreValue.typed(value)
+        return value
+
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
-        bounds = [given.get("least"), given.get("most")]
-        if bounds != [None, None] and not given.get("score") and "score" not in self.errors:
-            raise ValidationError({"score": "Name the score that the numbers are of."})
+        bounded = [given.get("least"), given.get("most")] != [None, None]
+        if bounded and given.get("value"):
+            raise ValidationError({"value": "Use either a value or bounds."})
+        if (
+            (bounded or given.get("value"))
+            and not given.get("score")
+            and "score" not in self.errors
+        ):
+            raise ValidationError({"score": "Name the score that the value is of."})
         since, until = given.get("since"), given.get("until")
         if since and until and until <= since:
             raise ValidationError({"until": "This must be after the start."})
@@ -291,7 +309,7 @@ class RequestFilter(forms.Form):
     @staticmethod
     def _score(given: Mapping[str, Any]) -> ScoreRange | None:
         name = given.get("score")
-        return ScoreRange(name, given["least"], given["most"]) if name else None
+        return ScoreRange(name, given["least"], given["most"], given["value"]) if name else None
 
     def _words(self, text: str) -> Words | None:
         if not text:

@@ -110,7 +110,7 @@ def _key(slug: str, name: str, known: str) -> str:
     key = ApiKey.objects.find(known)
     if key is not None and key.tenant_id == tenant.pk and key.revoked_at is None:
         return known
-    scopes = ["inference", "adapters:write", "usage:read", "admin"]
+    scopes = ["inference", "adapters:write", "usage:read", "scores:write", "admin"]
     _, text = ApiKey.objects.issue(tenant, name="demo", scopes=scopes)
     return text
 

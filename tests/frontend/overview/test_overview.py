@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
+from frontend.times import ZONE_COOKIE
 from frontend.views.overview.overview import LAST_DAY, outlook
 from tenants.models import ApiKey, LimitScope, LimitSet, State, Tenant
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of, user_of
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
 from tests.tenants.refusing import met
 from tests.tenants.spending import spend
 
@@ -164,6 +167,18 @@ def test_the_chart_and_the_adapters_are_of_the_chosen_period(
     assert [[cell.text for cell in cells] for _, cells, _ in lines][-1] == ["6", "2", "1"]
 
 
+def test_the_chart_says_when_it_was_drawn(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    """In the reader's time zone: the figures above it change by themselves, the chart does not."""
+    url = address(tenant, "overview")
+    assert "As of" not in admin.get(url).content.decode()
+    met(key, timezone.now())
+    admin.cookies[ZONE_COOKIE] = "Asia/Tokyo"
+    page = admin.get(url).content.decode()
+    at = timezone.now().astimezone(ZoneInfo("Asia/Tokyo"))
+    shown = re.search(r"As of <time [^>]*>([^<]*)</time>", page)
+    assert shown and shown[1] == f"{at:%H:%M:%S}"
+
+
 def test_reasons_of_failures_are_of_the_chosen_period(
     tenant: Tenant, key: ApiKey, admin: Client
 ) -> None:
@@ -292,6 +307,16 @@ def test_the_snippets_name_the_address_and_a_model(tenant: Tenant, developer: Cl
                   '"model": "base"'):  # fmt: skip
         assert words in text
     assert text.count('<copy-button class="copy">') == 3
+
+
+def test_the_snippets_name_what_an_engine_serves(
+    tenant: Tenant, developer: Client, gateways: FakeGateways
+) -> None:
+    for name in ("a-base", "b-base"):
+        make_base(name)
+    assert '"model": "a-base"' in developer.get(address(tenant, "overview")).content.decode()
+    gateways.engines = [{"id": "e1", "base_model": "b-base"}]
+    assert '"model": "b-base"' in developer.get(address(tenant, "overview")).content.decode()
 
 
 def test_a_suspended_tenant_is_told_who_can_mend_it(tenant: Tenant, admin: Client) -> None:

@@ -44,6 +44,13 @@ def test_small_amounts_beside_large_ones_are_less_than_a_cent() -> None:
     assert told == ["$0.00", "<$0.01", "<$0.01", "$0.01", "$1,284.00"]
 
 
+def test_the_costs_and_rates_of_a_list_of_requests_have_as_many_decimals() -> None:
+    told = [formats.millionths(pico) for pico in (0, 1, 14_000_000, PICO // 100, 1284 * PICO)]
+    assert told == ["$0.000000", "<$0.000001", "$0.000014", "$0.010000", "$1,284.000000"]
+    told = [formats.aligned_rate(share) for share in (None, 0, 0.00001, 0.00943, 0.0208, 1)]
+    assert told == [formats.NONE, "0.00%", "<0.01%", "0.94%", "2.08%", "100.00%"]
+
+
 def test_the_costs_of_a_column_are_exact_and_aligned() -> None:
     text = formats.aligned_money([0, 3_104_000_000, 1284 * PICO])
     assert [text(one) for one in (0, 3_104_000_000, 1284 * PICO)] == [

@@ -144,8 +144,8 @@ ROWS = [
     Row("GET limits/default", STAFF, strangers=403),
     Row("PUT limits/default", STAFF, body=OWN["own"], strangers=403),
     Row("PATCH limits/default", STAFF, body=OWN["own"], strangers=403),
-    Row("GET base-models", ANYBODY - {"usage key"}),
-    Row("GET base-models/<name>", ANYBODY - {"usage key"}),
+    Row("GET base-models", ANYBODY - {"usage key", "scoring key"}),
+    Row("GET base-models/<name>", ANYBODY - {"usage key", "scoring key"}),
     Row("PATCH base-models/<name>", STAFF, body={"defaults": {"top_p": 0.9}}, strangers=403),
     Row("GET revisions", STAFF, strangers=403),
     Row("GET revisions/<pk>", STAFF, strangers=403),
@@ -161,7 +161,7 @@ ROWS = [
     Row("GET rollouts/<pk>/tenants", STAFF, strangers=403),
     Row("PUT rollouts/<pk>/tenants/<slug>", STAFF, body={"turn": "last"}, strangers=403),
     Row("DELETE rollouts/<pk>/tenants/<slug>", STAFF, 204, strangers=403),
-    Row("GET engines", ANYBODY - {"usage key"}),
+    Row("GET engines", ANYBODY - {"usage key", "scoring key"}),
     Row("GET engine-credentials", STAFF, strangers=403),
     Row("POST engine-credentials", STAFF, 201, {"name": "gpu-2"}, strangers=403),
     Row("GET engine-credentials/<pk>", STAFF, strangers=403),
@@ -231,7 +231,7 @@ ROWS = [
         others={"developer": 404, "viewer": 404},
     ),
     *(
-        Row(endpoint, ADMINS, status, body, others={"developer": 404})
+        Row(endpoint, {*ADMINS, "scoring key"}, status, body, others={"developer": 404})
         for endpoint, status, body in (
             ("POST requests/<request_id>/tags", 201, {"name": "good"}),
             ("DELETE requests/<request_id>/tags/<name>", 204, None),

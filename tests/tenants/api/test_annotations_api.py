@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from tenants.models import Tenant
+from tenants.models import RequestScore, RequestTag, Tenant
+from tenants.models.annotations import ScoreValue
 from tests.tenants.callers import Api
-from tests.tenants.making import make_key
+from tests.tenants.making import make_key, make_member, make_tenant
 from tests.tenants.spending import spend
 
 pytestmark = pytest.mark.django_db
@@ -31,6 +32,43 @@ def test_an_evaluator_scores_and_lists_by_scores(tenant: Tenant) -> None:
     assert ask("DELETE", f"requests/{event.id}/scores/{made['id']}").status_code == 204
     one = ask("GET", f"requests/{event.id}").json()
     assert (one["tags"], one["scores"]) == ([], [])
+
+
+def test_a_scoring_key_scores_what_it_cannot_read(tenant: Tenant) -> None:
+    """It removes only what keys said."""
+    member = make_member(tenant, "developer")
+    event = spend(make_key(tenant, created_by=member)[0], timezone.now())
+    ask = Api(make_key(tenant, "scores:write")[1])
+    made = ask("POST", f"requests/{event.id}/scores", {"name": "judge", "value": "good"})
+    tag = ask("POST", f"requests/{event.id}/tags", {"name": "checked"})
+    assert (made.status_code, tag.status_code) == (201, 201)
+    for path in (f"requests/{event.id}", "requests", "usage", "keys"):
+        assert ask("GET", path).status_code == 403
+    of_person = (tenant, event.id, event.started_at, member)
+    score = RequestScore.objects.put(*of_person, name="judge", value=ScoreValue.of(1))
+    RequestTag.objects.put(*of_person, "mine")
+    for path, status in (
+        (f"scores/{score.pk}", 404),
+        (f"scores/{made.json()['id']}", 204),
+        ("tags/mine", 404),
+        ("tags/checked", 204),
+    ):
+        assert ask("DELETE", f"requests/{event.id}/{path}").status_code == status
+    other = spend(make_key(make_tenant("other"))[0], timezone.now())
+    assert ask("POST", f"requests/{other.id}/tags", {"name": "checked"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("value", "given"), [("good", "good"), (True, "true"), (1, "1.0"), ("1", "1")]
+)
+def test_requests_are_found_by_the_value_of_a_score(tenant: Tenant, value: Any, given: str) -> None:
+    key, text = make_key(tenant, "admin")
+    ask = Api(text)
+    for one in (value, "bad", False, 0):
+        where = f"requests/{spend(key, timezone.now()).id}/scores"
+        ask("POST", where, {"name": "judge", "value": one})
+    found = ask("GET", f"requests?score=judge&score_value={given}").json()["results"]
+    assert [score["value"] for one in found for score in one["scores"]] == [value]
 
 
 @pytest.mark.parametrize("value", [True, "good", 3])
@@ -65,8 +103,13 @@ def test_invalid_scores_are_refused_by_their_field(
 
 
 @pytest.mark.parametrize(
-    "query", ["tags=A", "tags=a,,b", "score_min=1", "score=a&score_min=x", "score=a&score_max=nan"]
-)
+    "query",
+    [
+        "tags=A", "tags=a,,b", "score_min=1", "score=a&score_min=x", "score=a&score_max=nan",
+        "score_value=good", "score=a&score_value=A", "score=a&score_value=nan",
+        "score=a&score_value=" + "x" * 41, "score=a&score_value=1&score_min=1",
+    ],
+)  # fmt: skip
 def test_invalid_filters_are_refused(tenant: Tenant, query: str) -> None:
     ask = Api(make_key(tenant, "admin")[1])
     assert ask("GET", f"requests?{query}").status_code == 400

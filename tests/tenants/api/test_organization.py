@@ -303,6 +303,7 @@ def test_usage_and_costs_by_role(tenant: Tenant, used: ApiKey) -> None:
         "foreign key": 0,
         "writing key": "insufficient_permissions",
         "inference key": "insufficient_permissions",
+        "scoring key": "insufficient_permissions",
     } | dict.fromkeys(
         ["owner", "admin", "developer", "viewer", "operator", "outsider", "nobody"],
         "invalid_api_key",  # /v1/ ignores sessions

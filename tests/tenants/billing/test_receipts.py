@@ -281,6 +281,7 @@ def test_receipts_by_role(event: UsageEvent) -> None:
         "usage key": (200, 200, 200),
         "inference key": (200, 403, 200),
         "writing key": (403, 403, 200),
+        "scoring key": (403, 403, 200),
         "foreign key": (404, 200, 200),
     }
 

@@ -15,27 +15,28 @@ from tenants.api.permissions import TenantView
 from tenants.api.serializers.annotations import ScoreSerializer, TagSerializer
 from tenants.listing import Listed, Where
 from tenants.models import RequestScore, RequestTag, User
+from tenants.models.annotations import AnnotationQuerySet
 from tenants.permissions import Permission
 
 
 class _Annotations(TenantView, mixins.DestroyModelMixin, GenericViewSet[Any]):
-    """What is said of one request that the caller sees."""
+    """What is said of one request. Keys without the scope `admin` remove only what keys said."""
 
     needs = dict.fromkeys(("create", "destroy"), Permission.EDIT_ANNOTATIONS)
     queryset: Any
     filter_backends = []
 
     def _request(self) -> Listed:
-        events = Where.of(self.caller).named(self.kwargs["request_id"]).events
+        events = Where.to_annotate(self.caller).named(self.kwargs["request_id"]).events
         if not events:
             raise Http404
         return events[0]
 
     def get_queryset(self) -> models.QuerySet[Any]:
-        found: models.QuerySet[Any] = self.queryset.model.objects.of(
+        found: AnnotationQuerySet[Any] = self.queryset.model.objects.of(
             self.caller.tenant, [self._request().id]
         )
-        return found
+        return found if self.caller.may(Permission.REMOVE_ANNOTATIONS) else found.by_keys()
 
     def create(self, request: Request, request_id: str) -> Response:
         found = self._request()

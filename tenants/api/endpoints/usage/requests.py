@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.core.exceptions import ValidationError as InvalidValue
 from django.http import Http404
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -17,7 +18,14 @@ from tenants.api.periods import moment, shown
 from tenants.api.permissions import TenantView
 from tenants.api.serializers.history import OneRequestSerializer, RequestsSerializer
 from tenants.listing import OUTCOMES, Filter, ListEntry, ScoreRange, Where, Window, mark_of
-from tenants.models.annotations import MAX_NUMBER, MAX_TAGS, WORD, WORD_RULE, scores_of
+from tenants.models.annotations import (
+    MAX_NUMBER,
+    MAX_TAGS,
+    WORD,
+    WORD_RULE,
+    ScoreValue,
+    scores_of,
+)
 from tenants.models.usage.listed import Mark
 from tenants.permissions import Permission
 
@@ -34,6 +42,11 @@ PARAMETERS = [
     OpenApiParameter("outcome", str, enum=NAMES, description="`wrong`: `failed` or `refused`."),
     OpenApiParameter("tags", str, description="Tags, separated by commas: requests have all."),
     OpenApiParameter("score", str, description="Name of a score that requests have."),
+    OpenApiParameter(
+        "score_value",
+        str,
+        description="Value of that score: a number, `true`, `false` or a category.",
+    ),
     OpenApiParameter("score_min", float, description="Least value of that score."),
     OpenApiParameter("score_max", float, description="Greatest value of that score."),
     OpenApiParameter(
@@ -121,14 +134,28 @@ def _tags(params: dict[str, str]) -> tuple[str, ...]:
 
 
 def _score(params: dict[str, str]) -> ScoreRange | None:
-    name, least, most = params.get("score"), *(_decimal(params, one) for one in BOUNDS)
+    name, value = params.get("score"), _score_value(params)
+    least, most = (_decimal(params, one) for one in BOUNDS)
+    bounded = (least, most) != (None, None)
+    if bounded and value:
+        raise ValidationError({"score_value": "Use either a value or bounds."})
     if name is None:
-        if (least, most) != (None, None):
-            raise ValidationError({"score": "Name the score that the bounds are of."})
+        if bounded or value:
+            raise ValidationError({"score": "Name the score that the value is of."})
         return None
     if not WORD.fullmatch(name):
         raise ValidationError({"score": WORD_RULE})
-    return ScoreRange(name, least, most)
+    return ScoreRange(name, least, most, value)
+
+
+def _score_value(params: dict[str, str]) -> str:
+    value = params.get("score_value", "")
+    try:
+        if value:
+            ScoreValue.typed(value)
+    except InvalidValue as invalid:
+        raise ValidationError({"score_value": invalid.messages}) from None
+    return value
 
 
 def _decimal(params: dict[str, str], name: str) -> float | None:
