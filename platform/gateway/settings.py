@@ -188,6 +188,10 @@ STORAGES = {
 }
 MEDIA_ROOT = str(VAR / "media")
 
+# --- Evals ---------------------------------------------------------------------------------------
+EVAL_ROWS = environ.integer("LORIKEET_EVAL_ROWS", 10_000, low=1)
+"""Rows of a run of an eval."""
+
 # --- Fine-tuning ---------------------------------------------------------------------------------
 TENANT_TUNING_JOBS = environ.integer("LORIKEET_TENANT_TUNING_JOBS", 10, low=1)
 """Unfinished fine-tuning jobs of one tenant."""

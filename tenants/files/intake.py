@@ -50,6 +50,9 @@ REFUSED = "lorikeet.file_refused"
 """Key of the error in the scope of a form whose body was refused."""
 JSON = re.compile(r"/v1/(batches|fine_tuning/jobs|uploads|uploads/[^/]+/complete)")
 MAX_JSON_BYTES = 64 << 10
+EVALS = re.compile(r"/v1/evals(/[^/]+(/runs(/[^/]+)?)?)?")
+MAX_EVAL_BYTES = 8 << 20
+"""Of an eval or a run, which may have rows in its body. More rows are a file."""
 MAX_MESSAGES_BYTES = 32 << 20
 """Of a batch of messages, whose requests are all in its body. A larger one is a file."""
 TENANT_AT_ONCE = 4
@@ -75,6 +78,8 @@ class FileIntake:
         elif path == MESSAGE_BATCHES:
             announced = content_length(dict(scope["headers"]))
             await self._take(MAX_MESSAGES_BYTES, announced, scope, receive, send)
+        elif EVALS.fullmatch(path):
+            await self._take(MAX_EVAL_BYTES, None, scope, receive, send)
         elif PARTS.fullmatch(path):
             await self._take(MAX_PART_BYTES, None, scope, receive, send)
         elif form := FORMS.fullmatch(path):

@@ -1,5 +1,5 @@
-"""Keeps and deletes a tenant's files: within its storage, until they expire, never while a batch or
-a fine-tuning job reads them."""
+"""Keeps and deletes a tenant's files: within its storage, until they expire, never while a batch,
+a fine-tuning job or a run of an eval reads them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.files import blobs
 from tenants.models import (
     Batch,
+    EvalRun,
     FineTuningJob,
     StoredFile,
     Tenant,
@@ -70,7 +71,7 @@ def delete(tenant: Tenant, id: str) -> None:
 
     Raises:
         NotFound: the tenant has none of this id.
-        FileInUse: a batch or a fine-tuning job reads it.
+        FileInUse: a batch, a fine-tuning job or a run of an eval reads it.
     """
     with transaction.atomic():
         file = tenant.files.select_for_update().filter(pk=id).first()
@@ -86,6 +87,10 @@ def delete(tenant: Tenant, id: str) -> None:
                 f"The fine-tuning job {job.pk} is using this file. Cancel it or wait until it has "
                 "ended."
             )
+        if (run := EvalRun.objects.unfinished().filter(file=file).first()) is not None:
+            raise FileInUse(
+                f"The eval run {run.pk} is using this file. Cancel it or wait until it has ended."
+            )
         _delete([file])
 
 
@@ -99,12 +104,13 @@ def _delete(files: Iterable[StoredFile]) -> None:
 
 
 def remove_expired() -> None:
-    """Delete files that have expired, except those that unfinished batches and fine-tuning jobs
-    read."""
+    """Delete files that have expired, except those that unfinished batches, fine-tuning jobs and
+    runs of evals read."""
     tuning = FineTuningJob.objects.unfinished()
     expired = (
         StoredFile.objects.expired()
         .exclude(pk__in=Batch.objects.unfinished().values("input_file"))
+        .exclude(pk__in=EvalRun.objects.unfinished().values("file"))
         .exclude(pk__in=tuning.values("training_file"))
         .exclude(pk__in=tuning.exclude(validation_file=None).values("validation_file"))
     )

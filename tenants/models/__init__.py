@@ -9,6 +9,7 @@ from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.background import BackgroundResponse
 from tenants.models.batches import Batch, BatchLine
 from tenants.models.content import ContentKey, StoredContent
+from tenants.models.evals import Eval, EvalItem, EvalRun
 from tenants.models.files import Purpose, StoredFile, Upload, UploadPart
 from tenants.models.fleet.engine_hours import EngineHour
 from tenants.models.fleet.engines import EngineCredential
@@ -60,6 +61,9 @@ __all__ = [
     "EngineCredential",
     "EngineHour",
     "EngineJournal",
+    "Eval",
+    "EvalItem",
+    "EvalRun",
     "FineTuningJob",
     "GatewayProcess",
     "IdempotentAnswer",

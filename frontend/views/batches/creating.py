@@ -24,8 +24,9 @@ from frontend.views.batches.files import keep
 from inference.errors import InferenceError
 from inference.operations.registry import OPERATIONS
 from tenants.adapters import quota
-from tenants.api.endpoints.openai import batches as api
+from tenants.api.endpoints.openai.batches import operation_at
 from tenants.api.endpoints.openai.files import MOST_S
+from tenants.batches import starting
 from tenants.batches.reading import MAX_BYTES
 from tenants.files import intake
 from tenants.models import ApiKey, Batch, Purpose, Scope, StoredFile, Tenant
@@ -115,12 +116,12 @@ def start(tenant: Tenant, key: ApiKey, file: StoredFile, endpoint: str) -> Batch
     """Start a batch, as the API does.
 
     Raises:
-        InferenceError: see `api.start`.
+        InferenceError: see `starting.start`.
     """
-    operation = api.operation_at(endpoint)
-    batch = api.new_batch(key, operation, input_file=file, output_seconds=MOST_S)
+    operation = operation_at(endpoint)
+    batch = starting.new_batch(key, operation, input_file=file, output_seconds=MOST_S)
     with transaction.atomic():
-        api.start(batch, quota.locked(tenant.pk))
+        starting.start(batch, quota.locked(tenant.pk))
     return batch
 
 

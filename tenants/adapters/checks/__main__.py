@@ -188,6 +188,23 @@ def _rows(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     return asdict(rows.read(files["rows"], task["max_rows"]))
 
 
+def _eval(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    from tenants.evals import stages
+
+    plan = stages.plan_of(task)
+    rows, out = files["rows"], files["out"]
+    out.truncate(0)  # an earlier attempt may have written to it
+    answers, verdicts = (
+        [file for name, file in files.items() if name.startswith(kind)]
+        for kind in ("answers", "verdicts")
+    )
+    if task["stage"] == "sample":
+        return asdict(stages.sample(plan, rows, out))
+    if task["stage"] == "ask":
+        return {"asked": stages.ask(plan, rows, answers, out)}
+    return stages.grade_all(plan, rows, answers, verdicts, out)
+
+
 def _compute(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     from tenants.adapters.checks import reference
 
@@ -205,6 +222,7 @@ TASKS: Mapping[str, Callable[[Task, Mapping[str, IO[bytes]]], dict[str, Any]]] =
     "check": _check,
     "batch": _batch,
     "rows": _rows,
+    "eval": _eval,
     "compute": _compute,
 }
 

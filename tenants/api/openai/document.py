@@ -22,6 +22,8 @@ from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
 from inference.operations.responses import items as response_items
 from tenants.api.endpoints.openai.batches import MAX_PAGE as BATCHES_PAGE
+from tenants.api.endpoints.openai.evals import MAX_PAGE as EVALS_PAGE
+from tenants.api.endpoints.openai.evals import SHOWN_STATUS
 from tenants.api.endpoints.openai.files import LEAST_S, MOST_S, PURPOSES
 from tenants.api.endpoints.openai.files import MAX_PAGE as FILES_PAGE
 from tenants.api.endpoints.openai.fine_tuning import MAX_PAGE as TUNING_PAGE
@@ -31,6 +33,7 @@ from tenants.api.endpoints.usage.receipts import MAX_LIMIT
 from tenants.api.openai.shapes import (
     batches,
     errors,
+    evals,
     files,
     fine_tuning,
     generation,
@@ -46,6 +49,7 @@ from tenants.api.openai.shapes import (
 from tenants.api.openai.shapes.base import Open
 from tenants.limits.kinds import KINDS, Kinds
 from tenants.models import Purpose
+from tenants.models.evals import EvalStatus
 
 Object = dict[str, Any]
 
@@ -74,7 +78,9 @@ ANSWERS = [models.Models, models.Model, usage.UsagePage, usage.CostPage, receipt
            message_batches.MessageBatchRequest, message_batches.MessageBatches,
            message_batches.DeletedMessageBatch, fine_tuning.FineTuningRequest,
            fine_tuning.FineTuningJobs, fine_tuning.FineTuningEvents,
-           fine_tuning.FineTuningCheckpoints]  # fmt: skip
+           fine_tuning.FineTuningCheckpoints, evals.EvalRequest, evals.EvalUpdate, evals.Evals,
+           evals.DeletedEval, evals.EvalRunRequest, evals.EvalRuns, evals.DeletedEvalRun,
+           evals.EvalOutputItems]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """Error statuses of a GET under `/v1`."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
@@ -182,6 +188,7 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
     yield from _of_batches()
     yield from _of_message_batches()
     yield from _of_fine_tuning()
+    yield from _of_evals()
 
 
 def _of_responses() -> Iterator[tuple[str, str, Object]]:
@@ -299,6 +306,33 @@ def _of_fine_tuning() -> Iterator[tuple[str, str, Object]]:
         yield f"{path}/{{id}}/{name}", "get", _asking(f"fine_tuning_{name}", listed, [id, *page])
     for name in ("cancel", "pause", "resume"):
         yield f"{path}/{{id}}/{name}", "post", _changing(f"fine_tuning_{name}", whole, [id])
+
+
+def _of_evals() -> Iterator[tuple[str, str, Object]]:
+    id, run_id, page = _within("id"), _within("run_id"), _pages(EVALS_PAGE)
+    path, whole, run = "/v1/evals", evals.EvalObject, evals.EvalRunObject
+    ordered = _query([("order_by", {"type": "string", "enum": ["created_at"]})])
+    yield path, "get", _asking("evals_list", evals.Evals, [*page, *ordered])
+    yield path, "post", _changing("evals_create", whole) | _body(evals.EvalRequest)
+    path = f"{path}/{{id}}"
+    yield path, "get", _asking("evals_retrieve", whole, [id])
+    yield path, "post", _changing("evals_update", whole, [id]) | _body(evals.EvalUpdate)
+    yield path, "delete", _changing("evals_delete", evals.DeletedEval, [id])
+    path = f"{path}/runs"
+    listed = [id, *page, *_query([("status", {"type": "string", "enum": EvalStatus.values})])]
+    yield path, "get", _asking("eval_runs_list", evals.EvalRuns, listed)
+    made = _changing("eval_runs_create", run, [id])
+    yield path, "post", made | _body(evals.EvalRunRequest)
+    path, ids = f"{path}/{{run_id}}", [id, run_id]
+    yield path, "get", _asking("eval_runs_retrieve", run, ids)
+    yield path, "post", _changing("eval_runs_stop", run, ids)
+    yield f"{path}/cancel", "post", _changing("eval_runs_cancel", run, ids)
+    yield path, "delete", _changing("eval_runs_delete", evals.DeletedEvalRun, ids)
+    path, statuses = f"{path}/output_items", {"type": "string", "enum": [*SHOWN_STATUS.values()]}
+    listed = [*ids, *page, *_query([("status", statuses)])]
+    yield path, "get", _asking("eval_items_list", evals.EvalOutputItems, listed)
+    one = _asking("eval_items_retrieve", evals.EvalOutputItem, [*ids, _within("item_id")])
+    yield f"{path}/{{item_id}}", "get", one
 
 
 def _of_message_batches() -> Iterator[tuple[str, str, Object]]:

@@ -16,15 +16,21 @@ PARAMETERS = ("after", "limit", "order")
 
 
 def page(
-    found: QuerySet[M], query: Query, shown: Callable[[M], dict[str, Any]], *, most: int
+    found: QuerySet[M],
+    query: Query,
+    shown: Callable[[M], dict[str, Any]],
+    *,
+    most: int,
+    order: str = "desc",
 ) -> dict[str, Any]:
     """The page of these rows that the query selects, at most `most` of them. Rows have the columns
-    `created_at` and `id`; the newest comes first unless `order` is `asc`.
+    `created_at` and `id`; the newest comes first unless the query's `order` is `asc`; the argument
+    is its default.
 
     Raises:
         InvalidRequest: a parameter is invalid.
     """
-    rising = query.choices("order", ("asc", "desc")) == ["asc"]
+    rising = (query.choices("order", ("asc", "desc")) or [order]) == ["asc"]
     found = found.order_by(*(("created_at", "pk") if rising else ("-created_at", "-pk")))
     if (after := query.word("after")) is not None:
         last: Any = found.filter(pk=after).first()

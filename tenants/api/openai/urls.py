@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from tenants.api.endpoints.openai import fine_tuning, message_batches
+from tenants.api.endpoints.openai import evals, fine_tuning, message_batches
 from tenants.api.endpoints.openai.batches import batch, batches, cancel
 from tenants.api.endpoints.openai.files import content, file, files
 from tenants.api.endpoints.openai.organization import completions, costs
@@ -33,6 +33,13 @@ urlpatterns: list[URLPattern] = [
     path("batches", batches),
     path("batches/<str:id>", batch),
     path("batches/<str:id>/cancel", cancel),
+    path("evals", evals.evals),
+    path("evals/<str:id>", evals.eval),
+    path("evals/<str:id>/runs", evals.eval_runs),
+    path("evals/<str:id>/runs/<str:run_id>", evals.eval_run),
+    path("evals/<str:id>/runs/<str:run_id>/cancel", evals.cancel),
+    path("evals/<str:id>/runs/<str:run_id>/output_items", evals.items),
+    path("evals/<str:id>/runs/<str:run_id>/output_items/<str:item_id>", evals.item),
     path("fine_tuning/jobs", fine_tuning.all_jobs),
     path("fine_tuning/jobs/<str:id>", fine_tuning.one_job),
     path("fine_tuning/jobs/<str:id>/events", fine_tuning.events),

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = [
     ("GET", "/v1/batches", 200),
     ("GET", "/v1/files", 200),
+    ("GET", "/v1/evals", 200),
     ("GET", "/v1/fine_tuning/jobs", 200),
     ("GET", "/v1/messages/batches", 200),
     ("GET", "/v1/organization/usage/completions?start_time=1700000000", 200),

@@ -6,24 +6,19 @@ Batches are created and shown here; workers read their files, run their lines an
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
-from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 
 from inference.errors import (
     IdempotencyKeyReused,
     InvalidRequest,
     NotFound,
-    RateLimitExceeded,
 )
 from inference.gateway.idempotency import name_of
-from inference.gateway.lines.seals import seal
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
 from tenants.adapters import quota
@@ -31,11 +26,10 @@ from tenants.api.endpoints.openai import files
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, body_of, keyed_by_method
 from tenants.batch_states import Status
-from tenants.batches import jobs
-from tenants.models import ApiKey, Batch, Purpose, Tenant
+from tenants.batches.starting import new_batch, start
+from tenants.models import ApiKey, Batch
 
 MAX_PAGE = 100
-WINDOW = timedelta(hours=24)
 MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
 """Bounds of metadata, as in OpenAI's API."""
 
@@ -142,48 +136,6 @@ def _made_before(batch: Batch) -> Batch | None:
     if before is not None and not before.asks_as(batch):
         raise IdempotencyKeyReused("This Idempotency-Key was already used with a different body.")
     return before
-
-
-def new_batch(key: ApiKey, operation: Operation, **fields: Any) -> Batch:
-    """A batch of the key, with these fields, which begins now and is not saved yet."""
-    now = timezone.now()
-    return Batch(
-        tenant=key.tenant,
-        key=key,
-        operation=operation.name,
-        endpoint=operation.path,
-        created_at=now,
-        expires_at=now + WINDOW,
-        **fields,
-    )
-
-
-def start(batch: Batch, tenant: Tenant) -> None:
-    """Save a new batch and have its file read; to be called in a transaction.
-
-    Raises:
-        RateLimitExceeded: the tenant has too many unfinished batches.
-        InvalidRequest: the input file does not exist, or is not for batches.
-    """
-    under_way = tenant.batches.unfinished().count()
-    if under_way >= settings.TENANT_BATCHES:
-        raise RateLimitExceeded(
-            f"Tenant `{tenant.slug}` has {under_way} unfinished batches; at most "
-            f"{settings.TENANT_BATCHES} are allowed.",
-            retry_after_s=60,
-        )
-    # Locked, so that it is not deleted meanwhile (`keeping.delete`).
-    file = tenant.files.current().select_for_update().filter(pk=batch.input_file_id).first()
-    if file is None:
-        told = f"No such file: {batch.input_file_id[:64]}."
-        raise InvalidRequest(told, param="input_file_id")
-    if file.purpose != Purpose.BATCH:
-        raise InvalidRequest(
-            f"The file's purpose is `{file.purpose}`: it must be `batch`.", param="input_file_id"
-        )
-    batch.seal = seal(settings.INTERNAL_TOKEN, batch.opening())
-    batch.save(force_insert=True)
-    jobs.read_later(batch)
 
 
 def operation_at(endpoint: str) -> Operation:

@@ -23,11 +23,12 @@ from inference.errors import InvalidRequest, NotFound
 from inference.operations.messages.messages import MESSAGES
 from tenants.adapters import quota
 from tenants.api.endpoints.openai import files
-from tenants.api.endpoints.openai.batches import found, new_batch, start
+from tenants.api.endpoints.openai.batches import found
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, keyed_by_method
 from tenants.batch_states import ENDED, Status
 from tenants.batches.reading import MAX_LINES, lines, request_of
+from tenants.batches.starting import new_batch, start
 from tenants.files import blobs, keeping
 from tenants.models import ApiKey, Batch, Purpose, StoredFile
 from tenants.models.files import new_file_id
