@@ -68,6 +68,10 @@ class ModelInfo(Value, frozen=True):
     """Whether it can continue an answer that another engine began."""
     degraded: list[str] = []
     """What it can't do with its memory or its release of vLLM: sentences for operators."""
+    profile: str = ""
+    """The named profile that it was started with."""
+    proof: str = ""
+    """Whether that was proven on its hardware, and what it showed: a sentence for operators."""
 
     def pool_digest(self) -> str:
         """SHA-256 (hex) of everything up to `parsers` except its capacity: engines with the same

@@ -127,8 +127,8 @@ def main(arguments: list[str]) -> None:
     except ImportError:
         raise environ.BadSetting("Ray is not installed: pip install 'ray[serve]'") from None
     logs.configure("engines", os.environ.get("LORIKEET_LOG_LEVEL", "info"))
-    engine = engine_parser().parse_args(of_engine)
     try:
+        engine = engine_parser().parse_args(of_engine)
         profile = profile_of(engine)
     except BadProfile as error:
         raise environ.BadSetting(str(error)) from None

@@ -181,6 +181,8 @@ class VLLMEngine:
             parsers=profile.parsers,
             structured_outputs=CHAT.name in operations,
             degraded=[cut] if cut else [],
+            profile=profile.named,
+            proof=profile.proof,
         )
         engine = cls(profile, llm, load, serving, info, events, lacking)
         await engine._try_parts()

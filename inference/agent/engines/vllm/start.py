@@ -138,7 +138,7 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
         "tensor_parallel_size": profile.tensor_parallel_size,
         "pipeline_parallel_size": profile.pipeline_parallel_size,
         "quantization": profile.quantization,
-        "speculative_config": profile.speculative_config,
+        "speculative_config": profile.speculation,
         "reasoning_parser": profile.reasoning_parser,
         "enforce_eager": profile.enforce_eager,
         "block_size": profile.block_size,
