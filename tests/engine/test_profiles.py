@@ -104,6 +104,9 @@ def test_a_profile_of_the_operators_own(tmp_path: Path) -> None:
         ({"gpus": 1}, AVX2, "1 GPU: vLLM can use none here"),
         ({"gpus": 1}, H200, ""),
         ({"gpus": 2}, H200, "2 GPUs: 1 can be used here"),
+        ({"devices": 2}, AVX2, ""),
+        ({"devices": 3}, AVX2, "3 GPUs or cores: 2 can be used here"),
+        ({"devices": 2}, H200, "2 GPUs: 1 can be used here"),
         ({"memory": "16G"}, AVX2, "16G of memory: 8192M are free here"),
     ],
 )
@@ -143,7 +146,9 @@ def test_a_profile_sets_what_the_command_line_does_not() -> None:
     assert profile(["--profile", "fp8-kv"]).extra["kv_cache_dtype"] == "fp8"
     both = profile(["--profile", "fp8-kv", "--extra", '{"seed": 7, "kv_cache_dtype": "auto"}'])
     assert (both.extra["seed"], both.extra["kv_cache_dtype"]) == (7, "auto")
-    assert profile(["--profile", "tensor-parallel"]).tensor_parallel_size == 2
+    parallel = profile(["--profile", "tensor-parallel"])
+    assert (parallel.tensor_parallel_size, parallel.devices) == (2, 2)
+    assert parallel.executor in ("mp", None)  # `uni` without a GPU is for one process
     assert profile([]).named == ""
 
 

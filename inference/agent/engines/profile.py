@@ -102,6 +102,8 @@ class EngineProfile:
             "executor": "uni",
         }
         profile = ours | _given(given)
+        if profile.get("tensor_parallel_size", 1) * profile.get("pipeline_parallel_size", 1) > 1:
+            profile["executor"] = "mp"  # a process for each part of the model
         if profile.get("runner") == POOLING:
             return cls(model=model, **profile)
         step = profile.setdefault("max_num_batched_tokens", max(256, profile["max_num_seqs"]))
@@ -153,6 +155,11 @@ class EngineProfile:
         """
         given = self.speculative_config
         return given and given | (_UNSHARED if given.get("method") == "suffix" else {})
+
+    @property
+    def devices(self) -> int:
+        """How many GPUs, or parts of a CPU, compute one model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def running(self) -> int:

@@ -40,6 +40,8 @@ class ProfileNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cpu: tuple[str, ...] = ()
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    devices: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    """GPUs, or without any the cores of the CPU."""
     memory: str = "0"
     checkpoint: tuple[str, ...] = ()
     """The quantisation of the model's files, one of these; empty: any model."""
@@ -57,6 +59,9 @@ class ProfileNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if len(hardware.gpus) < self.gpus:
             there = f"{len(hardware.gpus)} can be used here" if hardware.gpus else _NO_GPU
             return f"{self.gpus} GPU{'s' * (self.gpus > 1)}: {there}"
+        if (there := len(hardware.gpus) or hardware.cores) < self.devices:
+            kind = "GPUs" if hardware.gpus else "GPUs or cores"
+            return f"{self.devices} {kind}: {there} can be used here"
         missing = [name for name in self.cpu if name not in hardware.features]
         if missing and not hardware.gpus:
             return f"a CPU with {', '.join(missing)}: {hardware.cpu} has none"
@@ -158,9 +163,7 @@ def named(name: str) -> NamedProfile:
     """
     if not name.endswith(".toml") and name not in shipped():
         known = ", ".join(shipped())
-        raise BadProfile(
-            f"profile is {name!r}: it must be a file ending in .toml, or one of {known}"
-        )
+        raise BadProfile(f"profile is {name!r}: it must be a .toml file, or one of {known}")
     file = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     try:
         if (size := file.stat().st_size) > MAX_BYTES:
