@@ -14,7 +14,10 @@ from inference.agent.engines.profiles import proofs
 from inference.agent.engines.profiles.hardware import Hardware
 from inference.agent.engines.profiles.named import NamedProfile, named, shipped
 
-DEFAULT_PROOFS = "var/profiles"
+
+def default_proofs() -> Path:
+    """Where results of checks are kept on this machine."""
+    return Path(os.environ.get("LORIKEET_PROOFS_DIR") or "var/profiles")
 
 
 def add_to(add: Callable[..., Any]) -> None:
@@ -40,7 +43,7 @@ def add_to(add: Callable[..., Any]) -> None:
     add(
         "--proofs",
         type=Path,
-        default=Path(os.environ.get("LORIKEET_PROOFS_DIR") or DEFAULT_PROOFS),
+        default=default_proofs(),
         metavar="FOLDER",
         help="what `manage.py check_profile` found on this machine (LORIKEET_PROOFS_DIR)",
     )

