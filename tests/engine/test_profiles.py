@@ -252,7 +252,9 @@ def test_the_salt_of_a_request_is_of_its_tenant_and_its_adapters_content() -> No
 
 
 def proof(**changed: Any) -> ProfileProof:
-    side = ProofSide(ready_s=10, ttft_s=0.1, single_tps=50, eight_tps=100, memory_bytes=1 << 30)
+    side = ProofSide(
+        ready_s=10, ttft_s=0.1, single_tps=50, eight_tps=100, cpu_ms=1, memory_bytes=1 << 30
+    )
     made = ProfileProof(
         profile="ngram", digest=named("ngram").digest, promise="exact",
         date="2026-11-29T10:00:00+00:00", model="lorikeet-demo", hardware=AVX2.kind,

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -192,25 +193,42 @@ async def _measured(engine: Engine, ready_s: float) -> ProofSide:
     firsts = [(await _ask(engine, case)).first_s for _ in range(2 * ROUNDS)]
     stats = engine.stats()
     drafted, accepted = stats.drafted_tokens, stats.accepted_tokens
+    single_tps, _ = await _speed(engine, case, 1)
+    eight_tps, cpu_ms = await _speed(engine, case, STREAMS)
     return ProofSide(
         ready_s=ready_s,
         ttft_s=min(firsts),
-        single_tps=await _speed(engine, case, 1),
-        eight_tps=await _speed(engine, case, STREAMS),
+        single_tps=single_tps,
+        eight_tps=eight_tps,
+        cpu_ms=cpu_ms,
         memory_bytes=_memory(),
         acceptance=accepted / drafted if drafted else None,
     )
 
 
-async def _speed(engine: Engine, case: _Case, streams: int) -> float:
-    """Tokens/s: the best of some rounds, which other load of the machine disturbed least."""
-    best = 0.0
+async def _speed(engine: Engine, case: _Case, streams: int) -> tuple[float, float]:
+    """Tokens/s, and CPU time for each token in milliseconds: the best of some rounds, which other
+    load of the machine disturbed least."""
+    best, least = 0.0, math.inf
     for _ in range(ROUNDS):
-        began = time.monotonic()
+        began, used = time.monotonic(), _cpu_s()
         body: dict[str, Any] = {"max_tokens": SPEED_TOKENS, "ignore_eos": True}
         got = await asyncio.gather(*(_ask(engine, case, **body) for _ in range(streams)))
-        best = max(best, sum(len(one.ids) for one in got) / (time.monotonic() - began))
-    return best
+        tokens = sum(len(one.ids) for one in got)
+        best = max(best, tokens / (time.monotonic() - began))
+        least = min(least, 1000 * (_cpu_s() - used) / tokens)
+    return best, least
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and its children so far."""
+    ticks = (_fields(pid) for pid in _tree("self"))
+    return sum(int(one[11]) + int(one[12]) for one in ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(pid: str) -> list[str]:
+    """Of /proc/PID/stat, those after the name in brackets."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _memory() -> int:

@@ -21,7 +21,7 @@ from inference.agent.__main__ import parsed, profile_of
 from inference.agent.engines.engine import EngineNotStarted, LocalAdapter
 from inference.agent.engines.profile import BadProfile, EngineProfile
 from inference.agent.engines.profiles.hardware import Hardware
-from inference.agent.engines.profiles.named import NamedProfile, named
+from inference.agent.engines.profiles.named import named
 from inference.agent.engines.profiles.proofs import ProfileProof, versions
 from inference.agent.profile_check.comparing import compared
 from inference.agent.profile_check.observing import ProfileObservations, observe
@@ -55,8 +55,8 @@ class ProfileChecker:
         skipped, own, faults = "", None, list[str]()
         try:
             profile.require(hardware, self.model)
-            self._plain = self._plain or self._observed(named(PLAIN))
-            own = self._plain if profile.name == PLAIN else self._observed(profile)
+            self._plain = self._plain or self._observed(PLAIN)
+            own = self._plain if name == PLAIN else self._observed(name)
         except BadProfile as error:
             skipped = str(error)
         except (EngineNotStarted, BrokenProcessPool) as error:
@@ -74,12 +74,12 @@ class ProfileChecker:
             difference=found.difference, plain=self._plain.side, measured=own.side,
         )  # fmt: skip
 
-    def _observed(self, profile: NamedProfile) -> ProfileObservations:
-        arguments = ["--model", str(self.model), "--profile", profile.name, *self.options]
+    def _observed(self, name: str) -> ProfileObservations:
+        arguments = ["--model", str(self.model), "--profile", name, *self.options]
         settings = profile_of(parsed(arguments))
         # A process of its own: vLLM leaves patches and environment variables behind.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            work = (settings, dict(self.adapters), profile.place.engines)
+            work = (settings, dict(self.adapters), named(name).place.engines)
             return pool.submit(_observe, *work).result()
 
 

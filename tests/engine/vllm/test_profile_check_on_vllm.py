@@ -43,9 +43,9 @@ async def test_the_salt_that_vllm_gets_is_of_tenant_and_adapter(
     monkeypatch.setattr(AsyncMPClient, "add_request_async", adding)
     adapter = factory.make()
     await vllm.load(adapter)
-    for more in ({"stream": True}, {"logprobs": True}):
+    for full in (False, True):
         for one in (None, adapter):
-            work = work_of(adapter=one, max_tokens=1, **more)
+            work = work_of(adapter=one, max_tokens=1, stream=True, logprobs=full)
             wanted = work.cache_salt
             await run(vllm, work)
             assert sent.pop() == wanted

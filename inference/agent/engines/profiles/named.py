@@ -59,9 +59,9 @@ class ProfileNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if len(hardware.gpus) < self.gpus:
             there = f"{len(hardware.gpus)} can be used here" if hardware.gpus else _NO_GPU
             return f"{self.gpus} GPU{'s' * (self.gpus > 1)}: {there}"
-        if (there := len(hardware.gpus) or hardware.cores) < self.devices:
+        if (devices := len(hardware.gpus) or hardware.cores) < self.devices:
             kind = "GPUs" if hardware.gpus else "GPUs or cores"
-            return f"{self.devices} {kind}: {there} can be used here"
+            return f"{self.devices} {kind}: {devices} can be used here"
         missing = [name for name in self.cpu if name not in hardware.features]
         if missing and not hardware.gpus:
             return f"a CPU with {', '.join(missing)}: {hardware.cpu} has none"

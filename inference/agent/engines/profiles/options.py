@@ -15,11 +15,6 @@ from inference.agent.engines.profiles.hardware import Hardware
 from inference.agent.engines.profiles.named import NamedProfile, named, shipped
 
 
-def default_proofs() -> Path:
-    """Where results of checks are kept on this machine."""
-    return Path(os.environ.get("LORIKEET_PROOFS_DIR") or "var/profiles")
-
-
 def add_to(add: Callable[..., Any]) -> None:
     """Add the options to a parser or a group of one, by its `add_argument`."""
     add(
@@ -43,7 +38,7 @@ def add_to(add: Callable[..., Any]) -> None:
     add(
         "--proofs",
         type=Path,
-        default=default_proofs(),
+        default=Path(os.environ.get("LORIKEET_PROOFS_DIR") or "var/profiles"),
         metavar="FOLDER",
         help="what `manage.py check_profile` found on this machine (LORIKEET_PROOFS_DIR)",
     )

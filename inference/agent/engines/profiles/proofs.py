@@ -31,6 +31,9 @@ class ProofSide(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float
     single_tps: float
     eight_tps: float
+    cpu_ms: float
+    """CPU time for each token at eight streams, in milliseconds: other load of the machine changes
+    it less than speeds."""
     memory_bytes: int
     acceptance: float | None = None
 

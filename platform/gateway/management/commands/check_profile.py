@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.core.management.base import BaseCommand
 
-from demo.profile_check import main
+from gateway.local.profile_check import main
 
 
 class Command(BaseCommand):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 import demo
+from gateway.start import var_folder
 from inference.agent.engines.profile import BadProfile
-from inference.agent.engines.profiles import options as profile_options
 from inference.agent.engines.profiles.hardware import Hardware
 from inference.agent.engines.profiles.named import named, shipped
 from inference.agent.engines.profiles.proofs import ProfileProof
@@ -21,13 +22,16 @@ from inference.process import logs
 
 COLUMNS = (
     "profile", "promise", "equal answers", "largest difference", "tok/s, 1 stream",
-    "tok/s, 8 streams", "TTFT", "memory", "accepted", "ready", "result",
+    "tok/s, 8 streams", "CPU", "TTFT", "memory", "accepted", "ready", "result",
 )  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Check the named profiles; the exit status is 1 if one breaks its promise."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.model and not options.adapter:
+        parser.error("--model needs at least one --adapter: log-probabilities are compared with it")
     logs.configure("check_profile", "warning")
     names = options.profiles or [PLAIN, *(name for name in shipped() if name != PLAIN)]
     own = options.model is not None
@@ -63,7 +67,7 @@ def report(proofs: Iterable[ProfileProof], hardware: Hardware) -> None:
 def _row(proof: ProfileProof) -> list[str]:
     result = proof.skipped or "; ".join(proof.faults) or "kept"
     if (side := proof.measured) is None:
-        return [proof.profile, proof.promise, *[""] * 8, result]
+        return [proof.profile, proof.promise, *[""] * 9, result]
     accepted = "" if side.acceptance is None else f"{side.acceptance:.0%}"
     return [
         proof.profile,
@@ -72,6 +76,7 @@ def _row(proof: ProfileProof) -> list[str]:
         f"{proof.difference:.4f}",
         f"{side.single_tps:.0f}",
         f"{side.eight_tps:.0f}",
+        f"{side.cpu_ms:.2f} ms",
         f"{side.ttft_s * 1000:.0f} ms",
         f"{side.memory_bytes / (1 << 20):.0f} MiB",
         accepted,
@@ -103,13 +108,13 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FOLDER",
-        help="with --model: an adapter to check with; may be given several times",
+        help="with --model: an adapter to check with; once or several times",
     )
     add("--draft-model", help="model of the profile draft; by default the model itself")
     add(
         "--proofs",
         type=Path,
-        default=profile_options.default_proofs(),
+        default=Path(os.environ.get("LORIKEET_PROOFS_DIR") or var_folder() / "profiles"),
         metavar="FOLDER",
         help="where results are kept (LORIKEET_PROOFS_DIR)",
     )
