@@ -51,6 +51,14 @@ def test_log_probabilities_may_differ_as_far_as_promised() -> None:
     assert fault.endswith("promises at most 0.001")
 
 
+def test_log_probabilities_of_answers_count_up_to_the_first_other_token() -> None:
+    plain = changed(generated={"base: question 1": [(1, -0.1), (2, -0.2), (3, -0.3)]})
+    own = changed(generated={"base: question 1": [(1, -0.1), (2, -0.5), (4, -9.0)]})
+    found = compared(profile("close", tolerance=0.4), plain, own)
+    assert found.difference == pytest.approx(0.3) and found.faults == []
+    assert compared(profile("exact"), plain, own).faults
+
+
 @pytest.mark.parametrize("values", [[-1.0], [-1.0, float("nan")]])
 def test_missing_numbers_are_a_fault(values: list[float]) -> None:
     assert compared(profile("close", tolerance=9.0), PLAIN, changed(logprobs=values)).faults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from inference.agent.engines.profiles.named import NamedProfile
 from inference.agent.profile_check.observing import ProfileObservations
@@ -39,13 +40,21 @@ def compared(
                 found.faults.append(f"{name} ({way}): another answer than plain's")
     if len(found.faults) > TOLD:
         found.faults[TOLD:] = [f"and {len(found.faults) - TOLD} more"]
-    found.difference = _difference(plain.logprobs, own.logprobs)
+    answered = (_of_answer(told, own.generated[name]) for name, told in plain.generated.items())
+    found.difference = max([_difference(plain.logprobs, own.logprobs), *answered])
     if not found.difference <= profile.allowed_difference:
         found.faults.append(
             f"a log-probability differs by {found.difference:.4f}: the profile promises at most "
             f"{profile.allowed_difference}"
         )
     return found
+
+
+def _of_answer(plain: list[tuple[int, float]], own: list[tuple[int, float]]) -> float:
+    """The largest difference, up to the first token that is another."""
+    pairs = zip(plain, own, strict=False)
+    same = list(takewhile(lambda pair: pair[0][0] == pair[1][0], pairs))
+    return _difference([one for (_, one), _ in same], [other for _, (_, other) in same])
 
 
 def _difference(plain: list[float], own: list[float]) -> float:

@@ -54,6 +54,8 @@ class ProfileObservations(msgspec.Struct):
     continued: dict[str, list[int]] = {}
     logprobs: list[float] = []
     """Log-probabilities of the same texts' tokens, by the base model and each adapter."""
+    generated: dict[str, list[tuple[int, float]]] = {}
+    """Tokens of answers with their log-probabilities."""
     faults: list[str] = []
     side: ProofSide | None = None
 
@@ -70,6 +72,7 @@ class _Case:
 class _Got:
     text: str = ""
     ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
     first_s: float = math.inf
     meter: Meter = field(default_factory=Meter)
 
@@ -92,9 +95,10 @@ async def observe(
         if case.held and not _fits(got.text):
             found.faults.append(f"{case.name}: {got.text!r} does not fit its schema")
         found.continued[case.name] = await _continued(last, case, got)
-    mixed = (
-        _ask(engine, one) for one, engine in zip(cases, itertools.cycle(engines), strict=False)
-    )
+        if not case.held:
+            told = await _ask(first, case, logprobs=True)
+            found.generated[case.name] = list(zip(told.ids, told.logprobs, strict=False))
+    mixed = [_ask(engines[at % len(engines)], case) for at, case in enumerate(cases)]
     for case, got in zip(cases, await asyncio.gather(*mixed), strict=True):
         found.together[case.name] = got.ids
     found.logprobs = await _logprobs(first, list(adapters.values()))
@@ -146,6 +150,10 @@ async def _run(engine: Engine, work: EngineWork) -> _Got:
         got.first_s = min(got.first_s, time.monotonic() - began)
         got.text += output.text
         got.ids += output.ids.get(0, [])
+        for chunk in output.chunks:
+            for choice in json.loads(chunk)["choices"]:
+                told = (choice.get("logprobs") or {}).get("content") or ()
+                got.logprobs += [one["logprob"] for one in told]
     return got
 
 
