@@ -113,10 +113,9 @@ def _divide_cores(devices: int) -> None:
     if len(cores) < devices:
         raise BadProfile(f"the engine needs {devices} cores: there are {len(cores)}")
     shares = [cores[i::devices] for i in range(devices)]
-    os.environ.setdefault(
-        "VLLM_CPU_OMP_THREADS_BIND", "|".join(",".join(map(str, share)) for share in shares)
-    )
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+    bound = "|".join(",".join(map(str, share)) for share in shares)
+    given = {"VLLM_CPU_OMP_THREADS_BIND": bound} | dict(os.environ)
+    os.environ |= given | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 
 
 def model_revision(config: ModelConfig, profile: EngineProfile) -> str:
