@@ -122,6 +122,9 @@ newcomer: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## a first day 
 upstreams: .venv-clients/llama-cpp/.ready ## upstream engines beside the real servers: `vllm serve` and llama-cpp-python (built from source in minutes)
 	$(PY) -m pytest -rs --timeout 0 tests/labs/upstreams
 
+profiles: .venv/.ready ## prove the profiles of engines on this machine, and measure them (ARGS="ngram int8"; a minute each)
+	$(PY) manage.py check_profile $(ARGS)
+
 models: .venv/.ready-dev ## serve random models of well-known architectures with adapters, and compare with PEFT
 	MODELS=all $(PY) -m pytest -rs --timeout 0 tests/labs/models
 

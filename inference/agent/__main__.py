@@ -25,6 +25,12 @@ from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent
 from inference.agent.engines.engine import Engine, EngineNotStarted
 from inference.agent.engines.profile import RUNNERS, BadProfile, EngineProfile
+from inference.agent.engines.profiles.options import (
+    ProfileParser,
+    add_to,
+    on_this_machine,
+    settings_of,
+)
 from inference.agent.engines.upstream.dialects import DIALECTS
 from inference.agent.engines.upstream.engine import UpstreamEngine
 from inference.agent.failures import EngineFailures
@@ -58,7 +64,7 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
     try:
         options = parsed(arguments)
         options.credential = environ.secret("LORIKEET_ENGINE_CREDENTIAL")
-        profile = profile_of(options)
+        profile = on_this_machine(options, profile_of(options))
         logs.configure(options.id, options.log_level)
         tracing.asked()  # a bad setting fails now, not after the model is loaded
         if options.journals is None:
@@ -122,7 +128,7 @@ def _default(name: str, fallback: str | None = None) -> str | None:
 
 def parser() -> argparse.ArgumentParser:
     """Every option; its default comes from the environment if that sets one."""
-    whole = argparse.ArgumentParser(
+    whole = ProfileParser(
         prog="manage.py engine",
         description=(
             "Run one engine agent, which embeds vLLM with one base model and connects to "
@@ -238,6 +244,7 @@ def parser() -> argparse.ArgumentParser:
         help="lowest severity to log (LORIKEET_LOG_LEVEL)",
     )
     _add_queue(whole.add_argument_group("queue in front of the engine").add_argument)
+    add_to(whole.add_argument_group("named engine profile").add_argument)
     _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
     _add_upstream(whole.add_argument_group("upstream engine").add_argument)
     _add_synthetic(whole.add_argument_group("synthetic engine").add_argument)
@@ -448,8 +455,10 @@ def _add_synthetic(add: Callable[..., Any]) -> None:
 PROFILE_FIELDS = (
     "served_name runner dtype max_model_len max_loras max_cpu_loras max_lora_rank max_num_seqs "
     "max_num_batched_tokens kv_cache_memory_bytes tensor_parallel_size pipeline_parallel_size "
-    "quantization speculative_config tool_parser reasoning_parser chat_template extra"
+    "quantization speculative_config tool_parser reasoning_parser chat_template extra "
+    "enforce_eager block_size executor"
 ).split()
+"""Those without an option of their own are set by named profiles alone."""
 
 
 def profile_of(options: argparse.Namespace) -> EngineProfile:
@@ -460,7 +469,8 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
     """
     if not options.model:
         raise BadProfile("no model: set --model or MODEL")
-    given = {name: getattr(options, name) for name in PROFILE_FIELDS}
+    given = {name: getattr(options, name, None) for name in PROFILE_FIELDS}
+    given |= settings_of(options, given["speculative_config"])
     if options.engine == "upstream":
         if not options.upstream_url.startswith(("http://", "https://")):
             raise BadProfile(

@@ -68,6 +68,10 @@ class ModelInfo(Value, frozen=True):
     """Whether it can continue an answer that another engine began."""
     degraded: list[str] = []
     """What it can't do with its memory or its release of vLLM: sentences for operators."""
+    profile: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    """The named profile that it was started with."""
+    proof: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    """Whether that was proven on its hardware, and what it showed: a sentence for operators."""
 
     def pool_digest(self) -> str:
         """SHA-256 (hex) of everything up to `parsers` except its capacity: engines with the same
@@ -121,6 +125,9 @@ class EngineStats(Value, frozen=True):
     """LoRA names of adapters whose requests wait for a slot or the load; incomplete if many."""
     spare: Difference = 0
     """How many more adapters could be loaded without evicting one."""
+    drafted_tokens: Count = 0
+    accepted_tokens: Count = 0
+    """Tokens that speculation guessed since the engine's start, and those that were right."""
 
 
 class Suspect(Value, frozen=True):

@@ -10,6 +10,7 @@ work uses (the agent's slots see to both). `close` ends the engine; nothing may 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,17 @@ class EngineWork:
         """The fields that identify the request in every chunk and answer."""
         id = self.operation.answer_id(self.id)
         return {"id": id, "created": self.created, "model": self.model}
+
+    @property
+    def cache_salt(self) -> str | None:
+        """What caches of keys and values must tell apart: the tenant and the adapter's content.
+
+        vLLM's own prefix cache also has the adapter's name in its keys; a KV connector may key on
+        tokens and salt alone. A digest, because vLLM takes at most 128 characters.
+        """
+        if self.adapter is None:
+            return self.salt or None
+        return hashlib.sha256(f"{self.salt}\0{self.adapter.ref.digest}".encode()).hexdigest()
 
     def take_fields(self) -> dict[str, Any]:
         """Take out the fields of the body that an engine may see. The body is no longer kept then:

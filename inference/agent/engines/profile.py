@@ -65,6 +65,12 @@ class EngineProfile:
     executor: str | None = None
     """vLLM's `distributed_executor_backend`; `uni` runs the model inside the engine core."""
     extra: dict[str, Any] = field(default_factory=dict)
+    named: str = ""
+    """The named profile that it was made with (`profiles.named`), if any."""
+    own_revision: bool = False
+    """Whether that profile asks for a revision of its own."""
+    proof: str = ""
+    """What is known of that profile on this hardware: a sentence for operators."""
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -74,6 +80,7 @@ class EngineProfile:
         self._check_numbers()
         self._check_choices()
         self._check_extra()
+        self._check_isolation()
 
     @classmethod
     def on_cpu(cls, model: str, **given: Any) -> Self:
@@ -95,6 +102,8 @@ class EngineProfile:
             "executor": "uni",
         }
         profile = ours | _given(given)
+        if profile.get("tensor_parallel_size", 1) * profile.get("pipeline_parallel_size", 1) > 1:
+            profile["executor"] = "mp"  # a process for each part of the model
         if profile.get("runner") == POOLING:
             return cls(model=model, **profile)
         step = profile.setdefault("max_num_batched_tokens", max(256, profile["max_num_seqs"]))
@@ -132,9 +141,25 @@ class EngineProfile:
         options = {
             "dtype": None if self.dtype in _USUAL_DTYPES else self.dtype,
             "quantization": self.quantization,
-            "speculative_config": self.speculative_config,
+            "speculative_config": self.speculation,
+            "profile": self.named if self.own_revision else None,
         }
         return extra | _given(options)
+
+    @property
+    def speculation(self) -> dict[str, Any] | None:
+        """vLLM's `speculative_config`, in which nothing is shared between requests.
+
+        Suffix decoding by default guesses from one tree of all requests' answers: how fast an
+        answer comes would then tell what other tenants were answered (arXiv 2411.01076).
+        """
+        given = self.speculative_config
+        return given and given | (_UNSHARED if given.get("method") == "suffix" else {})
+
+    @property
+    def devices(self) -> int:
+        """How many GPUs, or parts of a CPU, compute one model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def running(self) -> int:
@@ -175,6 +200,34 @@ class EngineProfile:
                 "it, or has an option of its own for it"
             )
 
+    def _check_isolation(self) -> None:
+        """Refuse what would share one tenant's or adapter's text or cache with another."""
+        for name, value in _UNSHARED.items():
+            if (given := (self.speculative_config or {}).get(name, value)) != value:
+                raise BadProfile(
+                    f"speculative_config.{name} is {given}: it must be {value}, because these "
+                    "requests are of all tenants"
+                )
+        if (config := self.extra.get("kv_transfer_config")) is None:
+            return
+        connector = config.get("kv_connector") if isinstance(config, dict) else config.kv_connector
+        if connector not in CONNECTORS:
+            raise BadProfile(
+                f"kv_transfer_config.kv_connector is {connector!r}: it must be one of "
+                f"{', '.join(CONNECTORS)}, which keep tenants and adapters apart"
+            )
+
+
+CONNECTORS = (
+    "LMCacheMPConnector",
+    "NixlConnector",
+    "OffloadingConnector",
+    "SimpleCPUOffloadConnector",
+)
+"""vLLM's KV connectors that find blocks by their hash, in which the salt of `EngineWork` and the
+adapter are, by that salt itself, or only by a request's own block numbers (NIXL)."""
+
+_UNSHARED = {"suffix_decoding_max_cached_requests": 0}
 
 _USUAL_DTYPES = (None, "auto", "float32")
 """vLLM's default, and ours without a GPU."""
@@ -205,6 +258,7 @@ _NOT_EXTRA = {f.name for f in fields(EngineProfile)} | {
     "trust_remote_code",
     "allowed_local_media_path",
     "kv_events_config",
+    "ec_transfer_config",  # its caches know no tenants
     "data_parallel_size",  # one agent per replica instead
 }
 """Fields with a setting of their own, and those on which isolation and accounting depend."""

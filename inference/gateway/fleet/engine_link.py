@@ -170,6 +170,8 @@ class EngineLink:
             "pool_revision": engine.pool,
             "engine_version": info.engine_version,
             "degraded": list(info.degraded),
+            "profile": info.profile,
+            "proof": info.proof,
             "operations": list(info.operations),
             "parsers": dict(info.parsers),
             "max_model_len": info.max_model_len,

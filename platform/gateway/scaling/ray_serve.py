@@ -127,8 +127,8 @@ def main(arguments: list[str]) -> None:
     except ImportError:
         raise environ.BadSetting("Ray is not installed: pip install 'ray[serve]'") from None
     logs.configure("engines", os.environ.get("LORIKEET_LOG_LEVEL", "info"))
-    engine = engine_parser().parse_args(of_engine)
     try:
+        engine = engine_parser().parse_args(of_engine)
         profile = profile_of(engine)
     except BadProfile as error:
         raise environ.BadSetting(str(error)) from None
@@ -155,11 +155,10 @@ def main(arguments: list[str]) -> None:
 
 def deployed(options: argparse.Namespace, profile: EngineProfile, drain_s: float) -> dict[str, Any]:
     """The deployment's options: its replicas' placement, number and shutdown."""
-    gpus = profile.tensor_parallel_size * profile.pipeline_parallel_size
     return {
         "ray_actor_options": {
             "num_cpus": options.cpus,
-            "num_gpus": 0 if is_cpu_build() else gpus,  # all of them on one node
+            "num_gpus": 0 if is_cpu_build() else profile.devices,  # all of them on one node
             "resources": options.resources,
         },
         "max_ongoing_requests": 1,  # there are none

@@ -136,8 +136,8 @@ class EngineSerializer(serializers.Serializer[Any]):
     """
 
     absent = {
-        "credential", "revision", "pool_revision", "engine_version", "degraded", "operations",
-        "parsers",
+        "credential", "revision", "pool_revision", "engine_version", "degraded", "profile", "proof",
+        "operations", "parsers",
         "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
         "completion_tokens", "failures", "last_failure", "refused_suspects",
     }  # fmt: skip
@@ -166,6 +166,16 @@ class EngineSerializer(serializers.Serializer[Any]):
         child=serializers.CharField(),
         required=False,
         help_text="What the engine can't do with its memory or its release of vLLM.",
+    )
+    profile = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        help_text="Named profile that the engine was started with; empty if none.",
+    )
+    proof = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        help_text="Whether `manage.py check_profile` proved it on the engine's hardware.",
     )
     operations = serializers.ListField(child=serializers.CharField(), required=False)
     parsers = serializers.DictField(

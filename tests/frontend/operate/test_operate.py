@@ -486,6 +486,19 @@ def test_engines_are_shown_with_their_load(operator: Client, fleet: list[dict[st
     assert "No engine is connected" in operator.get(reverse("operate_engines")).content.decode()
 
 
+def test_an_engine_shows_its_profile_and_whether_it_was_proven(
+    operator: Client, tenant: Tenant, fleet: list[dict[str, Any]]
+) -> None:
+    pages = [reverse("operate_engines"), reverse("operate_models-one", args=[make_base().pk])]
+    assert all("profile ngram" not in operator.get(page).text for page in pages)
+    fleet[0] |= {"profile": "ngram", "proof": "not proven on this hardware: <why>"}
+    for page in pages:
+        text = operator.get(page).text
+        assert "ngram" in text and "not proven on this hardware: &lt;why&gt;" in text
+    own = client_of(tenant, "owner").get(f"/t/{tenant.slug}/engines").text
+    assert "not proven" not in own  # what the machine is like is the operator's business
+
+
 def test_loaded_adapters_are_named_and_filtered(
     operator: Client,
     tenant: Tenant,

@@ -649,6 +649,8 @@ ENGINE = {
     "prompt_tokens": 1,
     "cached_tokens": 1,
     "completion_tokens": 1,
+    "profile": "ngram",
+    "proof": "not proven on this hardware",
 }
 
 
@@ -669,6 +671,7 @@ def test_engines_show_a_tenant_only_its_own(
         (engine,) = ask("GET", "engines").json()["results"]
         assert engine["resident_adapters"] == ["acme/support@aa"]
         assert not {"running", "waiting", "queued", "kv_usage", "prompt_tokens"} & engine.keys()
+        assert not {"profile", "proof"} & engine.keys()
     assert operator("GET", "engines").json()["results"] == [ENGINE]
 
 

@@ -180,6 +180,8 @@ class SyntheticEngine:
             revision=revision_of_profile(profile),
             engine_version="1",
             operations=operations_of(profile.runner),
+            profile=profile.named,
+            proof=profile.proof,
         )
         return cls(
             info,

@@ -181,6 +181,8 @@ class VLLMEngine:
             parsers=profile.parsers,
             structured_outputs=CHAT.name in operations,
             degraded=[cut] if cut else [],
+            profile=profile.named,
+            proof=profile.proof,
         )
         engine = cls(profile, llm, load, serving, info, events, lacking)
         await engine._try_parts()
@@ -266,6 +268,8 @@ class VLLMEngine:
             prompt_tokens=self._totals.prompt_tokens,
             completion_tokens=self._totals.completion_tokens,
             cached_tokens=self._totals.cached_tokens,
+            drafted_tokens=self._load.drafted,
+            accepted_tokens=self._load.accepted,
         )
 
     def cache_news(self) -> list[News] | None:

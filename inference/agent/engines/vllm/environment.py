@@ -16,6 +16,10 @@ ON_CPU = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # One thread: with two the engine core and its front end compete for two cores.
     "OMP_NUM_THREADS": "1",
+    # Speculation uses several threads all the same. Waiting for each other they would occupy the
+    # cores: beside other load, tokens then take several times as long.
+    "OMP_WAIT_POLICY": "passive",
+    "GOMP_SPINCOUNT": "0",
     # Else the first request with log-probabilities compiles for twenty seconds.
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",

@@ -117,7 +117,7 @@ class Pooling:
             "model": endpoint.models.model_name(),
             "request_id": work.key,
             "priority": work.priority,
-            "cache_salt": work.salt or None,
+            "cache_salt": work.cache_salt,
         }
         try:
             request = pooler.read(fields | own)

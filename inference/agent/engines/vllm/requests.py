@@ -57,7 +57,7 @@ def request_of(
 
 def _read(work: EngineWork, fields: dict[str, Any], runner: Runner, endpoint: Any) -> Any:
     check_patterns(fields)
-    fields |= {"request_id": work.key, "priority": work.priority, "cache_salt": work.salt or None}
+    fields |= {"request_id": work.key, "priority": work.priority, "cache_salt": work.cache_salt}
     if fields.get("stream"):
         # The full path's last chunk then has the reasoning tokens; it is not passed on.
         fields["stream_options"] = {"include_usage": True}

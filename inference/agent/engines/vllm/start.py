@@ -42,6 +42,7 @@ class LoadOptions(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
         self.running = self.waiting = 0
         self.kv_usage = 0.0
+        self.drafted = self.accepted = 0
 
     def record(
         self,
@@ -55,6 +56,9 @@ class LoadOptions(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
             self.running = scheduler_stats.num_running_reqs
             self.waiting = scheduler_stats.num_waiting_reqs
             self.kv_usage = scheduler_stats.kv_cache_usage
+            if (speculation := scheduler_stats.spec_decoding_stats) is not None:
+                self.drafted += speculation.num_draft_tokens
+                self.accepted += speculation.num_accepted_tokens
 
     def log_engine_initialized(self) -> None:
         """Nothing to log."""
@@ -75,6 +79,8 @@ def start_llm(
         RuntimeError: Lorikeet can't work with this vLLM.
     """
     args = engine_args(profile)
+    if current_platform.is_cpu() and profile.devices > 1:
+        _divide_cores(profile.devices)
     lacking = patches.install()
     if Part.CACHE_EVENTS not in lacking:
         args.kv_events_config = KVEventsConfig(**kv_events)
@@ -94,6 +100,22 @@ def start_llm(
     loggers = llm.logger_manager.stat_loggers
     loggers[:] = [each for each in loggers if not isinstance(each, PrometheusStatLogger)]
     return llm, loads[0], lacking
+
+
+def _divide_cores(devices: int) -> None:
+    """Give each of the engine's processes its share of the cores; vLLM by itself only takes whole
+    NUMA nodes, of which most machines have one.
+
+    Raises:
+        BadProfile: there are too few.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < devices:
+        raise BadProfile(f"the engine needs {devices} cores: there are {len(cores)}")
+    shares = [cores[i::devices] for i in range(devices)]
+    bound = "|".join(",".join(map(str, share)) for share in shares)
+    given = {"VLLM_CPU_OMP_THREADS_BIND": bound} | dict(os.environ)
+    os.environ |= given | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 
 
 def model_revision(config: ModelConfig, profile: EngineProfile) -> str:
@@ -138,7 +160,7 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
         "tensor_parallel_size": profile.tensor_parallel_size,
         "pipeline_parallel_size": profile.pipeline_parallel_size,
         "quantization": profile.quantization,
-        "speculative_config": profile.speculative_config,
+        "speculative_config": profile.speculation,
         "reasoning_parser": profile.reasoning_parser,
         "enforce_eager": profile.enforce_eager,
         "block_size": profile.block_size,

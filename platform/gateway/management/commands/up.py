@@ -354,10 +354,12 @@ class _Up:
         if name == EMBEDDER:
             command += ["--model", str(demo.EMBEDDING), "--served-name", demo.EMBEDDING_NAME]
             command += ["--runner", "pooling", "--kv-bytes", "16M"]
+            command += ["--profile", "plain"]  # LORIKEET_PROFILE is the other model's
         else:
             command += ["--model", self.model, "--served-name", self.model_name]
             command += ["--tool-parser", demo.TOOL_PARSER] if self.demo else []
         command += ["--gateway", ",".join(self.urls)]
+        command += ["--proofs", str(settings.VAR / "profiles")]
         command += ["--cache-dir", str(settings.VAR / "cache" / name)]
         return [*command, "--journal-dir", str(settings.VAR / "journal" / name)]
 

@@ -24,8 +24,9 @@ from tenants.models import BaseModel, Tenant
 from tenants.permissions import TABLE, Permission
 
 OPERATORS_FIELDS = {
-    "credential", "degraded", "running", "waiting", "queued", "kv_usage", "prompt_tokens",
-    "cached_tokens", "completion_tokens", "failures", "last_failure", "refused_suspects",
+    "credential", "degraded", "profile", "proof", "running", "waiting", "queued", "kv_usage",
+    "prompt_tokens", "cached_tokens", "completion_tokens", "failures", "last_failure",
+    "refused_suspects",
 }  # fmt: skip
 
 
