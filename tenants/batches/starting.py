@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -17,22 +17,31 @@ from tenants.models import ApiKey, Batch, Purpose, Tenant
 WINDOW = timedelta(hours=24)
 
 
-def new_batch(key: ApiKey, operation: Operation, **fields: Any) -> Batch:
-    """A batch of the key, with these fields, which begins now and is not saved yet."""
-    now = timezone.now()
+def new_batch(
+    key: ApiKey, operation: Operation, at: datetime | None = None, **fields: Any
+) -> Batch:
+    """A batch of the key, with these fields, which is created now or `at` this time, and not
+    saved yet. Only consoles can seal it."""
+    batch = batch_of(key, operation, at or timezone.now(), **fields)
+    batch.seal = seal(settings.INTERNAL_TOKEN, batch.opening())
+    return batch
+
+
+def batch_of(key: ApiKey, operation: Operation, created_at: datetime, **fields: Any) -> Batch:
+    """A batch of the key that is not saved yet, and was sealed earlier if `fields` say so."""
     return Batch(
         tenant=key.tenant,
         key=key,
         operation=operation.name,
         endpoint=operation.path,
-        created_at=now,
-        expires_at=now + WINDOW,
+        created_at=created_at,
+        expires_at=created_at + WINDOW,
         **fields,
     )
 
 
 def start(batch: Batch, tenant: Tenant) -> None:
-    """Save a new batch and have its file read; to be called in a transaction.
+    """Save a new batch, which is sealed, and have its file read; to be called in a transaction.
 
     Raises:
         RateLimitExceeded: the tenant has too many unfinished batches.
@@ -54,6 +63,5 @@ def start(batch: Batch, tenant: Tenant) -> None:
         raise InvalidRequest(
             f"The file's purpose is `{file.purpose}`: it must be `batch`.", param="input_file_id"
         )
-    batch.seal = seal(settings.INTERNAL_TOKEN, batch.opening())
     batch.save(force_insert=True)
     jobs.read_later(batch)

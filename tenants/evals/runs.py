@@ -24,7 +24,7 @@ from tenants.adapters import quota, sandbox
 from tenants.adapters.jobs import Backoff
 from tenants.batch_states import ENDED, Status
 from tenants.batches import jobs as batches
-from tenants.batches.starting import new_batch, start
+from tenants.batches.starting import batch_of, new_batch, start
 from tenants.evals.criteria import ByModel, Offered
 from tenants.evals.stages import EvalResult
 from tenants.files import blobs, keeping
@@ -86,6 +86,15 @@ def go_on_with(run_id: str) -> None:
         error = {"code": fault.code, "message": short(str(fault))}
         run.note(status=EvalStatus.FAILED, error=error)
         log.info("eval_run_failed", run=run.pk, code=fault.code)
+
+
+def sealed(run: EvalRun) -> EvalRun:
+    """The new run, with seals for its batches."""
+    run.seals = {}
+    for field in ("samples", "verdicts"):
+        batch = new_batch(run.key, CHAT, at=run.created_at)
+        run.seals[field] = {"id": batch.pk, "seal": batch.seal}
+    return run
 
 
 def cancel(run: EvalRun) -> None:
@@ -194,8 +203,15 @@ def _ask(run: EvalRun, field: str, requests: IO[bytes], **fields: Any) -> None:
                 expires_at=keeping.expiry(KEPT_S),
             )
             about = {"eval": run.eval_id, "eval_run": run.pk}
-            asked = {"input_file": file, "metadata": about, "output_seconds": KEPT_S}
-            batch = new_batch(run.key, CHAT, **asked)
+            batch = batch_of(
+                run.key,
+                CHAT,
+                run.created_at,
+                **run.seals[field],
+                input_file=file,
+                metadata=about,
+                output_seconds=KEPT_S,
+            )
             start(batch, tenant)
             if not run.note(**{field: batch}, **fields):  # it was cancelled
                 batch.cancel()

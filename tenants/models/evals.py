@@ -83,6 +83,7 @@ class EvalRunQuerySet(models.QuerySet["EvalRun"]):
 class EvalRun(models.Model):
     """`file` has the rows, also those that were in the request. `model` answers them; it is empty
     if the rows have answers. `samples` and `verdicts` are the batches of answers and of graders.
+    They are sealed with the run, because workers can't (`seals` has the id and the seal of each).
     `by_criterion` has the sums of each criterion, in their order; `usage` those of each model."""
 
     id = models.CharField(primary_key=True, max_length=32, default=new_run_id, editable=False)
@@ -96,6 +97,7 @@ class EvalRun(models.Model):
     file = models.ForeignKey(StoredFile, models.DO_NOTHING, related_name="+", db_constraint=False)
     samples = models.ForeignKey(Batch, models.SET_NULL, null=True, related_name="+")
     verdicts = models.ForeignKey(Batch, models.SET_NULL, null=True, related_name="+")
+    seals = models.JSONField()
     stage = models.CharField(max_length=8, choices=EvalStage, default=EvalStage.READ)
     status = models.CharField(max_length=16, choices=EvalStatus, default=EvalStatus.QUEUED)
     error = models.JSONField(null=True)

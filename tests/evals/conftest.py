@@ -10,7 +10,9 @@ import httpx
 import openai
 import pytest
 from asgiref.sync import async_to_sync
+from django.conf import settings
 from django.core.asgi import get_asgi_application
+from django.test import override_settings
 
 from tenants.batch_states import Status
 from tenants.batches import jobs as batches
@@ -64,7 +66,9 @@ def sdk(secret: str) -> Sdk:
 def go_on(run_id: str, answer: Answer) -> EvalRun:
     """Run the jobs of a run and of its batches, whose lines are answered with `answer`."""
     while True:
-        runs.go_on_with(run_id=run_id)
+        with override_settings():
+            del settings.INTERNAL_TOKEN  # workers have none
+            runs.go_on_with(run_id=run_id)
         run = EvalRun.objects.select_related("eval__tenant", "samples", "verdicts").get(pk=run_id)
         if run.ended_at is not None:
             return run

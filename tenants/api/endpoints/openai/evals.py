@@ -291,7 +291,7 @@ def _create_run(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
         run.file = _kept(tenant, file)
         wanted.data_source.source = RowsOfFile(run.file.pk)
         run.source = msgspec.to_builtins(wanted.data_source)
-        run.save(force_insert=True)
+        runs.sealed(run).save(force_insert=True)
         runs.go_on_later(run)
     return shown_run(run)
 
