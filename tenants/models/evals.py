@@ -13,6 +13,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from tenants.evals.criteria import MAX_CRITERIA
 from tenants.models.accounts import Tenant
 from tenants.models.batches import Batch
 from tenants.models.files import StoredFile
@@ -74,6 +75,11 @@ class Eval(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def label(self) -> str:
+        """Its name, or its id if it has none."""
+        return self.name or self.pk
+
 
 class EvalRunQuerySet(models.QuerySet["EvalRun"]):
     def unfinished(self) -> EvalRunQuerySet:
@@ -121,6 +127,25 @@ class EvalRun(models.Model):
         return self.id
 
     @property
+    def label(self) -> str:
+        """Its name, or the end of its id if it has none."""
+        return self.name or f"evalrun_…{self.pk[-6:]}"
+
+    @property
+    def status_words(self) -> str:
+        return self.status.replace("_", " ")
+
+    @property
+    def share(self) -> float | None:
+        """The share of its rows that passed, once they are graded."""
+        return self.passed / self.total if self.status == EvalStatus.COMPLETED else None
+
+    @property
+    def duration_s(self) -> float:
+        """From its creation to its end, or until now."""
+        return ((self.ended_at or timezone.now()) - self.created_at).total_seconds()
+
+    @property
     def batches(self) -> list[Batch]:
         """Those that it has begun."""
         return [batch for batch in (self.samples, self.verdicts) if batch is not None]
@@ -135,13 +160,16 @@ class EvalRun(models.Model):
 
 
 class EvalItem(models.Model):
-    """The result for the row at line `number`; `body` is an `evals.stages.EvalResult` as JSON."""
+    """The result for the row at line `number`; `body` is an `evals.stages.EvalResult` as JSON.
+    `outcomes` has the first letter of each grade's outcome, so that runs can be compared without
+    reading bodies."""
 
     id = models.CharField(primary_key=True, max_length=40, default=new_item_id, editable=False)
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="items", db_index=False)
     number = models.PositiveIntegerField()
     status = models.CharField(max_length=8)
     body = models.TextField()
+    outcomes = models.CharField(max_length=MAX_CRITERIA, default="")
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
