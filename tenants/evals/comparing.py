@@ -1,5 +1,6 @@
-"""Compares two runs on the same rows: the difference of the shares that passed, with a 95 % interval
-by a paired bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993). Pure.
+"""Compares two runs on the same rows: the difference of the shares that passed, with a 95 %
+interval by a paired bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993).
+Pure.
 
 Each row is a pair of outcomes. A resample draws as many pairs as there are, with replacement; all
 that matters is how many of them passed in one run only. These counts are drawn from their

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from asgiref.sync import async_to_sync
@@ -17,10 +21,11 @@ from tenants.files import keeping
 from tenants.models import BaseModel, Batch, Eval, EvalItem, EvalRun, StoredFile, Tenant
 from tests.batches.conftest import asked
 from tests.evals.conftest import Sdk, completion, go_on, jsonl
-from tests.tenants.making import make_key, make_tenant
+from tests.tenants.making import make_base, make_key, make_tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = {
     "type": "object",
     "properties": {"question": {"type": "string"}, "answer": {"type": "string"}},
@@ -436,3 +441,26 @@ def test_other_tenants_see_nothing(sdk: Sdk, base: BaseModel) -> None:
         answer = async_to_sync(asked)(method, at, other, json=body)
         assert answer.status_code == 404, (method, at)
     assert Eval.objects.count() == EvalRun.objects.count() == 1
+
+
+def test_the_example_of_the_documentation_runs(secret: str, capsys: Any) -> None:
+    make_base("SmolLM2-135M-Instruct")
+    page = (ROOT / "docs" / "evals.md").read_text()
+    example = page.partition("## Example\n")[2].partition("\n\nRows from a file")[0]
+    code = dedent(example.partition("\n\n")[2].partition("\n\n")[2])
+    code = code.replace("http://127.0.0.1:8000", "http://localhost")
+    code = code.replace("api_key=KEY", "api_key=KEY, http_client=HTTP")
+    code = code.replace("time.sleep(2)", "work(run.id)")
+
+    def sent(request: httpx.Request) -> httpx.Response:
+        path = str(request.url).partition("/v1/")[2]
+        body = json.loads(request.content) if request.content else None
+        answer = async_to_sync(asked)(request.method, path, secret, json=body)
+        return httpx.Response(answer.status_code, content=answer.content)
+
+    http = httpx.Client(transport=httpx.MockTransport(sent))
+    work = partial(go_on, answer=lambda body: (200, completion("2")))
+    exec(code, {"KEY": secret, "HTTP": http, "work": work})
+    said = capsys.readouterr().out
+    assert said.startswith("completed ResultCounts(errored=0, failed=1, passed=1, total=2)")
+    assert "'answer': '5'" in said and EvalRun.objects.get().name == "base model"
