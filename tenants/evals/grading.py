@@ -139,7 +139,10 @@ def _mean_log_probability(values: Mapping[str, Any]) -> float:
     tokens = (values.get("sample") or {}).get("logprobs")
     if not isinstance(tokens, list) or not tokens:
         raise Ungraded("The answer has no log-probabilities.")
-    mean = math.fsum(tokens) / len(tokens)
+    try:
+        mean = math.fsum(tokens) / len(tokens)
+    except (TypeError, ValueError, OverflowError):  # a row can have anything
+        mean = math.nan
     if not math.isfinite(mean):
-        raise Ungraded("The answer's log-probabilities are not finite.")
+        raise Ungraded("The answer's log-probabilities are not finite numbers.")
     return mean

@@ -31,13 +31,13 @@ class _Elsewhere(msgspec.Struct, tag_field="type"):
 class Logs(_Elsewhere, tag="logs"): ...
 
 
-class StoredCompletions(_Elsewhere, tag="stored_completions"): ...
+class EarlierCompletions(_Elsewhere, tag="stored_completions"): ...
 
 
-class StoredResponses(_Elsewhere, tag="responses"): ...
+class EarlierResponses(_Elsewhere, tag="responses"): ...
 
 
-Config = CustomConfig | Logs | StoredCompletions
+Config = CustomConfig | Logs | EarlierCompletions
 
 
 class EvalRow(msgspec.Struct, omit_defaults=True):
@@ -59,7 +59,7 @@ class RowsOfFile(msgspec.Struct, tag_field="type", tag="file_id", forbid_unknown
     id: str
 
 
-Source = RowsInside | RowsOfFile | StoredCompletions | StoredResponses
+Source = RowsInside | RowsOfFile | EarlierCompletions | EarlierResponses
 
 
 class MessageTemplates(

@@ -116,7 +116,7 @@ def grade_all(
     out: IO[bytes],
 ) -> dict[str, Any]:
     """Write the results; returns their sums."""
-    judged = Answers(verdicts)
+    judged = EvalAnswers(verdicts)
     counts = dict.fromkeys(("passed", "failed", "errored"), 0)
     by_criterion = [{"passed": 0, "failed": 0} for _ in plan.criteria]
     usage: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -130,7 +130,8 @@ def grade_all(
             if grades[-1].score is not None:
                 by_criterion[number]["passed" if grades[-1].passed else "failed"] += 1
         answer = values.get("sample")
-        _add(usage, answer)
+        if isinstance(plan.source, Completions):
+            _add(usage, answer)
         if answer is not None:
             answer.pop("logprobs", None)  # there can be many, and they have been used
         status = _status(grades)
@@ -149,7 +150,7 @@ class EvalResult(msgspec.Struct):
     grades: list[Grade]
 
 
-class Answers:
+class EvalAnswers:
     """Samples by `custom_id`, from output files of a batch, each in the order of the requests."""
 
     def __init__(self, files: list[IO[bytes]]) -> None:
@@ -242,7 +243,7 @@ def _answered(
 ) -> Iterator[tuple[Numbered, dict[str, Any]]]:
     """The rows, each with its values for templates; without `sample` if it has no answer."""
     asked = isinstance(plan.source, Completions)
-    samples = Answers(answers)
+    samples = EvalAnswers(answers)
     for line in lines(rows, MAX_ROW_BYTES):
         row = _row(line)
         values: dict[str, Any] = {"item": row.item}

@@ -198,7 +198,7 @@ def test_answers_that_come_with_the_rows_are_graded_and_no_model_is_asked(
 ) -> None:
     rows = [
         {"item": ROWS[0]["item"], "sample": {"output_text": "2"}},
-        {"item": ROWS[1]["item"], "sample": {"output_text": "two"}},
+        {"item": ROWS[1]["item"], "sample": {"output_text": "two", "usage": "much", "error": 1}},
         {"item": ROWS[2]["item"]},
     ]
 
@@ -221,6 +221,15 @@ def test_answers_that_come_with_the_rows_are_graded_and_no_model_is_asked(
     assert (run.passed, run.failed, run.errored) == (1, 1, 1)
     assert not Batch.objects.exists()
     keeping.delete(run.eval.tenant, run.file_id)
+
+    async def read(client: openai.AsyncOpenAI) -> None:
+        items = client.evals.runs.output_items.list(run_id, eval_id=run.eval_id)
+        samples = [item.sample async for item in items]
+        said = [[answer.content for answer in sample.output] for sample in samples]
+        assert said == [["2"], ["two"], []]
+        assert [sample.usage.total_tokens for sample in samples] == [0, 0, 0]
+
+    sdk(read)
 
 
 def test_log_probabilities_and_schemas_are_graded(sdk: Sdk, base: BaseModel) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from jsonschema import (  # type: ignore[import-untyped]
+from jsonschema import (
     Draft7Validator,
     Draft202012Validator,
     FormatChecker,

@@ -98,6 +98,7 @@ def furnish(tenant: Tenant, mark: str) -> Furnished:
     BatchLine.objects.create(batch=batch, number=1, status_code=200, body=f'"{mark}"'.encode())
     _files(tenant, mark)
     _tuning(tenant, version, mark)
+    _eval(tenant, key, mark)
     target = Target.objects.add(tenant, "https://a.example/" + mark, ["adapter.ready"], owner)
     kind = NotificationKind.ADAPTER_READY
     Notification.objects.post(kind, {"adapter": mark}, tenant=tenant)
@@ -162,6 +163,14 @@ def _tuning(tenant: Tenant, version: AdapterVersion, mark: str) -> None:
     make_bytes(job.pk, f"bytes of {mark}".encode())
     job.report(f"event of {mark}")
     job.checkpoints.create(step=1, metrics={"train_loss": 1.0})
+
+
+def _eval(tenant: Tenant, key: Any, mark: str) -> None:
+    file = tenant.files.create(purpose=Purpose.EVALS, filename=mark, size_bytes=9)
+    make_bytes(file.pk, f"bytes of {mark}".encode())
+    made = tenant.evals.create(name=mark, config={"item_schema": {}}, criteria=[])
+    run = made.runs.create(key=key, name=mark, source={}, model=mark, file=file)
+    run.items.create(number=1, status="passed", body=f'"{mark}"')
 
 
 def _saved(member: Membership, mark: str) -> None:
@@ -231,7 +240,9 @@ def paths_to_tenant() -> dict[type[models.Model], str]:
 
 def _next(known: dict[type[models.Model], str]) -> Iterator[tuple[type[models.Model], str]]:
     for model in apps.get_app_config("tenants").get_models():
-        for field in model._meta.concrete_fields:
+        # Of several fields the first one counts that every row has.
+        fields = reversed(model._meta.concrete_fields)
+        for field in sorted(fields, key=lambda field: not field.null):
             target = field.related_model
             if isinstance(target, type) and model not in known and target in known:
                 path = known[target]

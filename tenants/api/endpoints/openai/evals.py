@@ -129,7 +129,8 @@ def _sample(run: EvalRun, result: EvalResult) -> dict[str, Any]:
     source = msgspec.convert(run.source, sources.RunSource)
     sampling: Mapping[str, Any] = run.source.get("sampling_params") or {}
     said = result.sample or {}
-    usage, text = said.get("usage") or {}, said.get("output_text")
+    text = said.get("output_text")
+    usage = (said.get("usage") or {}) if run.model else {}  # a row can have anything
     try:
         asked = source.messages(EvalRow(result.item)) if isinstance(source, Completions) else []
     except TemplateFault:
@@ -147,7 +148,7 @@ def _sample(run: EvalRun, result: EvalResult) -> dict[str, Any]:
             "total_tokens": usage.get("total_tokens", 0),
             "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0),
         },
-        "error": said.get("error"),
+        "error": said.get("error") if run.model else None,
         "temperature": sampling.get("temperature"),
         "max_completion_tokens": sampling.get("max_completion_tokens"),
         "top_p": sampling.get("top_p"),
