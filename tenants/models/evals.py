@@ -13,13 +13,14 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from tenants.evals.criteria import MAX_CRITERIA
 from tenants.models.accounts import Tenant
 from tenants.models.batches import Batch
 from tenants.models.files import StoredFile
 from tenants.models.keys import ApiKey
 
 MAX_NAME = 200
+MOST_GRADES = 32
+"""Of one result: `evals.criteria.MAX_CRITERIA`."""
 
 
 def new_eval_id() -> str:
@@ -169,7 +170,7 @@ class EvalItem(models.Model):
     number = models.PositiveIntegerField()
     status = models.CharField(max_length=8)
     body = models.TextField()
-    outcomes = models.CharField(max_length=MAX_CRITERIA, default="")
+    outcomes = models.CharField(max_length=MOST_GRADES, default="")
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

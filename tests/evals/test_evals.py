@@ -17,8 +17,10 @@ from pytest_django import Settings
 
 from inference.errors import FileInUse
 from tenants.evals import runs
+from tenants.evals.criteria import MAX_CRITERIA
 from tenants.files import keeping
 from tenants.models import BaseModel, Batch, Eval, EvalItem, EvalRun, StoredFile, Tenant
+from tenants.models.evals import MOST_GRADES
 from tests.batches.conftest import asked
 from tests.evals.conftest import Sdk, completion, go_on, jsonl
 from tests.tenants.making import make_base, make_key, make_tenant
@@ -159,6 +161,12 @@ def test_the_sdk_makes_an_eval_runs_it_and_reads_its_results(sdk: Sdk, base: Bas
         assert one.model_dump() == wrong.model_dump()
 
     sdk(read)
+
+
+def test_every_grade_of_a_result_has_its_outcome(sdk: Sdk, base: BaseModel) -> None:
+    assert MOST_GRADES == MAX_CRITERIA
+    run = go_on(_made(sdk, [SAME, NEAR, LABEL]), answered)
+    assert [one.outcomes for one in run.items.order_by("number")] == ["ppp", "ffp", "eee"]
 
 
 def test_evals_are_listed_renamed_and_deleted_with_their_runs(sdk: Sdk, base: BaseModel) -> None:
@@ -456,7 +464,7 @@ def test_the_example_of_the_documentation_runs(secret: str, capsys: Any) -> None
     make_base("SmolLM2-135M-Instruct")
     page = (ROOT / "docs" / "evals.md").read_text()
     example = page.partition("## Example\n")[2].partition("\n\nRows from a file")[0]
-    code = dedent(example.partition("\n\n")[2].partition("\n\n")[2])
+    code = dedent(example.partition("\n\n")[2])
     code = code.replace("http://127.0.0.1:8000", "http://localhost")
     code = code.replace("api_key=KEY", "api_key=KEY, http_client=HTTP")
     code = code.replace("time.sleep(2)", "work(run.id)")
@@ -471,5 +479,5 @@ def test_the_example_of_the_documentation_runs(secret: str, capsys: Any) -> None
     work = partial(go_on, answer=lambda body: (200, completion("2")))
     exec(code, {"KEY": secret, "HTTP": http, "work": work})
     said = capsys.readouterr().out
-    assert said.startswith("completed ResultCounts(errored=0, failed=1, passed=1, total=2)")
+    assert "completed ResultCounts(errored=0, failed=1, passed=1, total=2)" in said
     assert "'answer': '5'" in said and EvalRun.objects.get().name == "base model"

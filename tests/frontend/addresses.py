@@ -108,8 +108,8 @@ class Subject:
         key = tenant.keys.with_text().filter(revoked_at=None).first()
         base = BaseModel.objects.first()
         eval = tenant.evals.filter(runs__isnull=False).first()
-        runs = eval.runs.filter(status="completed").values_list("pk", flat=True) if eval else []
-        later, earlier = [*runs[:2], None, None][:2]
+        runs = [*eval.runs.filter(status="completed")[:2]] if eval else []
+        later, earlier = [*(run.pk for run in runs), None, None][:2]
         shared = Conversation.objects.filter(member__tenant=tenant, shared_as__isnull=False)
         return cls(
             tenant.slug,

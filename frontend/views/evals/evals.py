@@ -35,12 +35,13 @@ def evals(request: HttpRequest, caller: Caller) -> HttpResponse:
         found = found.filter(name__icontains=words)
     if before := found.filter(pk=after).first():
         found = older_than(found, before, "created_at")
+    rows, last = page_of(found)
     newest = EvalRun.objects.filter(eval=OuterRef("pk")).values("pk")[:1]
-    rows, last = page_of(found.annotate(last_run=Subquery(newest)))
-    runs = EvalRun.objects.filter(eval__tenant=caller.tenant)
-    runs_by_id = runs.in_bulk([row.last_run for row in rows if row.last_run])
+    listed = caller.tenant.evals.filter(pk__in=[row.pk for row in rows])
+    runs = EvalRun.objects.filter(pk__in=listed.values(newest=Subquery(newest)))
+    last_runs = {run.eval_id: run for run in runs}
     context = {
-        "rows": [(row, runs_by_id.get(row.last_run)) for row in rows],
+        "rows": [(row, last_runs.get(row.pk)) for row in rows],
         "last": last,
         "words": words,
         "paged": bool(after),
