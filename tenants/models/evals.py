@@ -86,6 +86,10 @@ class EvalRunQuerySet(models.QuerySet["EvalRun"]):
     def unfinished(self) -> EvalRunQuerySet:
         return self.filter(ended_at=None)
 
+    def listed(self) -> EvalRunQuerySet:
+        """Without what lists do not show, which can have megabytes."""
+        return self.defer("source", "metadata", "error", "by_criterion", "usage")
+
 
 class EvalRun(models.Model):
     """`file` has the rows, also those that were in the request. `model` answers them; it is empty

@@ -98,10 +98,13 @@ def test_the_list_shows_each_evals_last_run(
     last = make_eval_run(eval, key, [True, False, False, False])
     unused = make_eval(tenant, "Unused", criteria=[SAME, *MODEL_CRITERIA])
     page = developer.get(f"/t/{tenant.slug}/evals")
-    assert page.context["rows"] == [(unused, None), (eval, last)]
+    assert page.context["rows"] == [
+        (unused, ["same", "polite", "good", "near", "object", "sure"], None),
+        (eval, ["same"], last),
+    ]
     assert "25%" in page.text and "none yet" in page.text and "and 3 more" in page.text
     found = developer.get(f"/t/{tenant.slug}/evals?q=sum").context["rows"]
-    assert [row for row, _ in found] == [eval]
+    assert [row for row, _, _ in found] == [eval]
     assert "No eval matches" in text(developer, f"/t/{tenant.slug}/evals?q=nothing")
 
 
@@ -111,7 +114,7 @@ def test_the_list_comes_in_pages(tenant: Tenant, developer: Client) -> None:
     made.sort(key=lambda one: (one.created_at, one.pk), reverse=True)
     first = developer.get(f"/t/{tenant.slug}/evals").context["rows"]
     rest = developer.get(f"/t/{tenant.slug}/evals?after={made[49].pk}").context["rows"]
-    assert [row.pk for row, _ in (*first, *rest)] == [one.pk for one in made]
+    assert [row.pk for row, _, _ in (*first, *rest)] == [one.pk for one in made]
 
 
 def test_an_eval_shows_its_criteria_in_words(tenant: Tenant, developer: Client) -> None:
@@ -204,6 +207,22 @@ def test_hostile_texts_are_escaped_and_cut(tenant: Tenant, key: ApiKey, develope
     [row] = developer.get(of_run(run)).context["rows"]
     assert sum(len(value) for _, value in row.item) <= MAX_SHOWN + 1
     assert len(row.answer) == MAX_SHOWN + 1
+
+
+def test_a_row_that_is_nested_very_deeply_does_no_harm(run: EvalRun, developer: Client) -> None:
+    nested = '{"x":' * 2000 + "1" + "}" * 2000
+    item = run.items.earliest("number")
+    body = item.body.replace('"item":{', f'"item":{{"deep":{nested},')
+    EvalItem.objects.filter(pk=item.pk).update(body=body)
+    assert "The row is nested too deeply." in text(developer, of_run(run))
+
+
+def test_a_page_has_fewer_rows_if_there_are_many_criteria(
+    tenant: Tenant, key: ApiKey, developer: Client
+) -> None:
+    run = make_eval_run(make_eval(tenant, criteria=[SAME] * 32), key, [False] * 20)
+    page = developer.get(of_run(run))
+    assert len(page.context["rows"]) == 9 and len(page.content) < 150_000
 
 
 def test_two_runs_are_compared_by_row(eval: Eval, key: ApiKey, developer: Client) -> None:

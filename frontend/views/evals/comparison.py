@@ -66,7 +66,7 @@ def compare(request: HttpRequest, caller: Caller, eval_id: str) -> HttpResponse:
     """The runs `a` and `b` of the query."""
     eval = eval_of(caller.tenant, eval_id)
     ids = [words_of(request, name) for name in ("a", "b")]
-    found = eval.runs.filter(status=EvalStatus.COMPLETED).in_bulk(ids)
+    found = eval.runs.listed().filter(status=EvalStatus.COMPLETED).in_bulk(ids)
     if len(found) < 2:
         messages.error(request, "Choose two different completed runs of this eval.")
         return redirect("evals-one", caller.tenant.slug, eval.pk)

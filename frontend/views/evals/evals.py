@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 
 import msgspec
-from django.db.models import OuterRef, Subquery
+from django.db.models import Func, JSONField, OuterRef, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.cache import never_cache
@@ -23,6 +23,12 @@ from tenants.permissions import Caller, Permission
 
 MAX_CHOICES = 100
 """Completed runs that can be chosen to be compared, newest first."""
+NAMES = Func(
+    "criteria",
+    template="jsonb_path_query_array(%(expressions)s, '$[*].name')",
+    output_field=JSONField(),
+)
+"""The names of an eval's criteria alone: with their prompts and schemas they can have megabytes."""
 
 
 @never_cache
@@ -35,13 +41,14 @@ def evals(request: HttpRequest, caller: Caller) -> HttpResponse:
         found = found.filter(name__icontains=words)
     if before := found.filter(pk=after).first():
         found = older_than(found, before, "created_at")
-    rows, last = page_of(found)
-    newest = EvalRun.objects.filter(eval=OuterRef("pk")).values("pk")[:1]
+    rows, last = page_of(found.defer("metadata", "config", "criteria"))
     listed = caller.tenant.evals.filter(pk__in=[row.pk for row in rows])
-    runs = EvalRun.objects.filter(pk__in=listed.values(newest=Subquery(newest)))
+    newest = EvalRun.objects.filter(eval=OuterRef("pk")).values("pk")[:1]
+    runs = EvalRun.objects.listed().filter(pk__in=listed.values(newest=Subquery(newest)))
     last_runs = {run.eval_id: run for run in runs}
+    criteria = dict(listed.values_list("pk", NAMES))
     context = {
-        "rows": [(row, last_runs.get(row.pk)) for row in rows],
+        "rows": [(row, criteria.get(row.pk), last_runs.get(row.pk)) for row in rows],
         "last": last,
         "words": words,
         "paged": bool(after),
@@ -55,14 +62,14 @@ def evals(request: HttpRequest, caller: Caller) -> HttpResponse:
 def eval(request: HttpRequest, caller: Caller, eval_id: str) -> HttpResponse:
     """One eval; its runs are listed newest first."""
     found = eval_of(caller.tenant, eval_id)
-    runs, after = found.runs.all(), words_of(request, "after")
+    runs, after = found.runs.listed(), words_of(request, "after")
     if before := runs.filter(pk=after).first():
         runs = older_than(runs, before, "created_at")
     rows, last = page_of(runs)
     fingerprint = fingerprint_of(rows)
     if not_modified(request, fingerprint):
         return HttpResponse(status=304)
-    completed = found.runs.filter(status=EvalStatus.COMPLETED)[:MAX_CHOICES]
+    completed = found.runs.listed().filter(status=EvalStatus.COMPLETED)[:MAX_CHOICES]
     context = {
         "eval": found,
         "criteria": [in_words(one) for one in msgspec.convert(found.criteria, list[Offered])],

@@ -23,6 +23,8 @@ from tenants.permissions import Caller, Permission
 
 PAGE = 25
 """Rows per page; each may be read from a megabyte."""
+MAX_GRADES = 300
+"""Grades per page; with many criteria a page has fewer rows."""
 FAILURES_FIRST = Sort("status", descending=False, unique="number")
 """Errored, failed, passed: their names have this order."""
 
@@ -39,7 +41,7 @@ def run(request: HttpRequest, caller: Caller, eval_id: str, run_id: str) -> Http
         return HttpResponse(status=304)
     after = id_in_url(request, "after")
     items = FAILURES_FIRST.behind(found.items.all(), "" if after is None else str(after))
-    page, last = page_of(items, PAGE)
+    page, last = page_of(items, min(PAGE, MAX_GRADES // len(found.eval.criteria)))
     context = {
         "eval": found.eval,
         "run": found,

@@ -114,10 +114,13 @@ def _phrase(text: str) -> str:
 
 def result_of(item: EvalItem) -> ShownResult:
     """The row with its answer and grades, cut."""
-    result = _results.decode(item.body)
-    answer, error = _answer(result.sample)
+    try:
+        result = _results.decode(item.body)
+        fields, (answer, error) = [*_fields(result.item)], _answer(result.sample)
+    except RecursionError:  # a worker reads deeper ones, since its stack is lower
+        return ShownResult(item.number, item.status, [], "", "The row is nested too deeply.", [])
     grades = [_grade(grade) for grade in result.grades]
-    return ShownResult(item.number, item.status, [*_fields(result.item)], answer, error, grades)
+    return ShownResult(item.number, item.status, fields, answer, error, grades)
 
 
 def _fields(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
