@@ -16,6 +16,7 @@ class TenantsConfig(AppConfig):
         from tenants import housekeeping, isolation  # noqa: F401
         from tenants.adapters import jobs  # noqa: F401
         from tenants.batches import jobs as of_batches  # noqa: F401
+        from tenants.evals import runs  # noqa: F401
         from tenants.files import jobs as of_files  # noqa: F401
         from tenants.notifications import watching  # noqa: F401
         from tenants.offboarding import jobs as of_offboarding  # noqa: F401

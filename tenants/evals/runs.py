@@ -23,6 +23,7 @@ from inference.operations.chat import CHAT
 from tenants.adapters import quota, sandbox
 from tenants.adapters.jobs import Backoff
 from tenants.batch_states import ENDED, Status
+from tenants.batches import jobs as batches
 from tenants.batches.starting import new_batch, start
 from tenants.evals.criteria import ByModel, Offered
 from tenants.evals.stages import EvalResult
@@ -67,7 +68,7 @@ def go_on_later(run: EvalRun, seconds: int = 0) -> None:
     go_on_with.configure(lock=_lock(run.pk), schedule_in=schedule_in).defer(run_id=run.pk)
 
 
-@app.task(name="go_on_with_eval", retry=Backoff())
+@app.task(name="go_on_with_eval", queue=batches.QUEUE, retry=Backoff())
 def go_on_with(run_id: str) -> None:
     """Take a run as far as it gets now."""
     found = EvalRun.objects.unfinished().select_related("eval__tenant", "key", "file")

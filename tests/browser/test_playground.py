@@ -95,6 +95,47 @@ def test_hostile_text_is_text(page: Page) -> None:
     expect(log.locator("img, script, iframe, [src], [onerror]")).to_have_count(0)
 
 
+def test_text_from_right_to_left_is_aligned_and_fits(page: Page, customer: Customer) -> None:
+    name = "مفتاح (2)"
+    body = {"name": name, "scopes": ["inference"]}
+    assert customer.office.post("/api/v1/keys", params={"tenant": customer.slug}, json=body)
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 820})
+        ask(page, f"{RIGHT_TO_LEFT}\n\nLeft to right.\n\n{LETTER * 300}")
+        expect(foot(pane(page))).to_be_visible()
+        asked, paragraphs = pane(page).locator(".asked").last, said(pane(page)).locator("p")
+        assert asked.evaluate(STARTS_AT) == "right"
+        # The answer begins with the model's name.
+        assert [one.evaluate(STARTS_AT) for one in paragraphs.all()] == ["left", "left", "right"]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.get_by_role("button", name="New conversation").click()
+    page.get_by_role("button", name="Menu").click()
+    go(page, "API keys")
+    assert page.get_by_role("rowheader", name=name).evaluate(ENDS_BEFORE_IT_STARTS)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+LETTER = "\N{ARABIC LETTER MEEM}"
+RIGHT_TO_LEFT = "أريد أن أعرف سياسة الإرجاع (الطلب رقم 12345)! " * 8
+LETTERS = """
+  const text = document.createTreeWalker(one, NodeFilter.SHOW_TEXT);
+  while (text.nextNode() && !text.currentNode.data.trim());
+  const of = (at) => {
+    const range = document.createRange();
+    range.setStart(text.currentNode, at);
+    range.setEnd(text.currentNode, at + 1);
+    return range.getBoundingClientRect();
+  };
+"""
+STARTS_AT = f"""one => {{ {LETTERS}
+  const [letter, box] = [of(0), one.getBoundingClientRect()];
+  return letter.left - box.left < box.right - letter.right ? "left" : "right";
+}}"""
+ENDS_BEFORE_IT_STARTS = f"""one => {{ {LETTERS}
+  return of(text.currentNode.data.trimEnd().length - 1).left < of(0).left;
+}}"""
+
+
 def test_an_error_stays_in_its_pane_with_retry(page: Page) -> None:
     model = pane(page).get_by_label("Model or adapter")
     model.fill("nobody")
@@ -230,13 +271,7 @@ def test_a_blind_vote_reveals_the_models_and_is_final(page: Page, customer: Cust
         upload(manager, "support", ADAPTERS["support"])
     page.reload()
     page.get_by_role("button", name="Add pane").click()
-    page.get_by_role("button", name="Prompt sets").click()
-    dialog = page.get_by_role("dialog", name="Prompt sets")
-    dialog.get_by_text("New prompt set").click()
-    dialog.get_by_label("Name").fill("Blind")
-    dialog.get_by_label("Prompts", exact=True).fill("Bye")
-    dialog.get_by_role("button", name="Save prompt set").click()
-    dialog.get_by_role("button", name="Blind", exact=True).click()
+    save_set(page, "Blind", "Bye")
     run = page.get_by_role("region", name="Blind")
     answers, best = run.get_by_role("article"), run.get_by_label("A better")
     titles = answers.get_by_role("heading", level=4)
@@ -257,6 +292,64 @@ def test_a_blind_vote_reveals_the_models_and_is_final(page: Page, customer: Cust
     expect(run.locator(".stats")).to_be_visible()
     expect(answers.locator(".foot").first).to_be_visible()
     expect(best).to_be_disabled()
+
+
+def test_a_stopped_run_goes_on_where_it_was(page: Page) -> None:
+    sockets = Sockets(page, "/ws/playground/*")
+    page.reload()
+    page.get_by_role("button", name="Add pane").click()
+    save_set(page, "Questions", "One\n---\nTwo\n---\nThree")
+    run = page.get_by_role("region", name="Questions")
+    halt, votes = run.get_by_role("button", name="Stop"), run.get_by_role("group")
+
+    def asked(first: int, *prompts: str) -> list[str]:
+        """The ids of the answers that the page asks for from this one on."""
+        found = sockets.of_type("start", first + len(prompts))[first:]
+        assert [one["messages"][-1]["content"] for one in found] == [*prompts]
+        return [one["id"] for one in found]
+
+    def end(id: str, reason: str = "stop") -> None:
+        sockets.say(type="done", id=id, finish_reason=reason, **ENDED)
+
+    run.get_by_role("button", name="Run 3 over 2 panes").click()
+    for id in asked(0, "One", "One"):
+        end(id)
+    done, stopped = asked(2, "Two", "Two")
+    end(done)
+    sockets.say(type="delta", id=stopped, seq=1, text="Half an answer")
+    expect(run.get_by_text("Half an")).to_be_visible()
+    halt.click()
+    (said,) = sockets.of_type("stop", 1)
+    assert said["id"] == stopped
+    end(stopped, "cancelled")
+    expect(run.get_by_text("1 of 3 prompts answered, 1 with an error or stopped")).to_be_visible()
+    expect(run.get_by_text("Stopped.")).to_be_visible()
+    expect(halt).to_be_hidden()
+    for at, enabled in enumerate((True, False, False)):
+        expect(votes.nth(at).get_by_label("Tie")).to_be_enabled(enabled=enabled)
+    page.reload()
+    expect(run.get_by_text("Half an")).to_be_visible()
+    run.get_by_role("button", name="Run the rest").click()
+    (again,) = asked(4, "Two")
+    assert again != stopped
+    expect(run.get_by_text("Half an")).to_have_count(0)
+    end(again)
+    for id in asked(5, "Three", "Three"):
+        end(id)
+    expect(run.get_by_text("3 of 3 prompts answered", exact=True)).to_be_visible()
+    for button in (halt, run.get_by_role("button", name="Run")):
+        expect(button).to_be_hidden()
+
+
+def save_set(page: Page, name: str, prompts: str) -> None:
+    """Save a prompt set with these prompts, and open its run."""
+    page.get_by_role("button", name="Prompt sets").click()
+    dialog = page.get_by_role("dialog", name="Prompt sets")
+    dialog.get_by_text("New prompt set").click()
+    dialog.get_by_label("Name").fill(name)
+    dialog.get_by_label("Prompts", exact=True).fill(prompts)
+    dialog.get_by_role("button", name="Save prompt set").click()
+    dialog.get_by_role("button", name=name, exact=True).click()
 
 
 def test_settings_are_in_a_drawer_that_stays_open(page: Page) -> None:

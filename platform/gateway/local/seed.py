@@ -100,13 +100,19 @@ def _credential(name: str, known: str) -> str:
 
 
 def tenants(known: dict[str, Any]) -> dict[str, str]:
-    """A key for each demo tenant, by slug: the known one as long as it works, or a new one."""
+    """A key for each demo tenant, by slug: the known one as long as it works, or a new one. Those
+    that somebody suspended or deleted are left as they are, and have none."""
     keys = {tenant["slug"]: tenant["api_key"] for tenant in known.get("tenants", [])}
-    return {demo.slug: _key(demo.slug, demo.company, keys.get(demo.slug, "")) for demo in TENANTS}
+    found = {}
+    for demo in TENANTS:
+        named = {"name": demo.company}
+        tenant, _ = Tenant.objects.get_or_create(slug=demo.slug, defaults=named)
+        if tenant.active:
+            found[demo.slug] = _key(tenant, keys.get(demo.slug, ""))
+    return found
 
 
-def _key(slug: str, name: str, known: str) -> str:
-    tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": name})
+def _key(tenant: Tenant, known: str) -> str:
     key = ApiKey.objects.find(known)
     if key is not None and key.tenant_id == tenant.pk and key.revoked_at is None:
         return known
@@ -136,7 +142,7 @@ def forget_others(demo: Demo) -> list[str]:
 
 
 async def adapters(base_url: str, demo: Demo, keys: dict[str, str]) -> None:
-    """Upload the adapters of the demo's tenants and wait until all are ready.
+    """Upload the adapters of the demo's tenants that have a key, and wait until all are ready.
 
     Raises:
         SeedFailed: one was refused, or was not ready in time.
@@ -145,6 +151,7 @@ async def adapters(base_url: str, demo: Demo, keys: dict[str, str]) -> None:
         uploads = (
             adapter(client, keys[slug], name, folder, demo.model_name)
             for slug, folders in demo.adapters.items()
+            if slug in keys
             for name, folder in folders.items()
         )
         await asyncio.gather(*uploads)

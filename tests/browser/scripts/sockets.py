@@ -30,6 +30,18 @@ class Sockets:
             self.page.wait_for_timeout(10)  # lets Playwright handle the browser's events
         return self.heard[-1]
 
+    def of_type(self, type: str, count: int) -> list[dict[str, Any]]:
+        """Wait until the page has sent so many messages of this type, on all its sockets. Returns
+        them."""
+        end = time.monotonic() + PATIENCE_S
+        while (
+            len(found := [one for heard in self.heard for one in heard if one["type"] == type])
+            < count
+        ):
+            assert time.monotonic() < end, (count, self.heard)
+            self.page.wait_for_timeout(10)
+        return found
+
     def say(self, **message: Any) -> None:
         self.all[-1].send(json.dumps(message))
 

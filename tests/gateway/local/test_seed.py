@@ -8,6 +8,7 @@ import pytest
 from demo import ADAPTERS, TENANTS, TINY
 from gateway.local import seed
 from gateway.local.seed import SeedFailed
+from tenants.models import Tenant
 from tests.tenants.making import make_base, make_tenant, make_version
 
 NAME = TENANTS[0].adapter
@@ -43,6 +44,21 @@ async def test_one_line_says_what_failed(
 ) -> None:
     with pytest.raises(SeedFailed, match=f"the adapter {NAME} {said}"):
         await adapter(answer)
+
+
+@pytest.mark.django_db
+def test_a_tenant_that_is_suspended_or_deleted_stays_so() -> None:
+    """It has no key; the others keep theirs."""
+    before = seed.tenants({})
+    assert [*before] == [tenant.slug for tenant in TENANTS]
+    Tenant.objects.filter(slug=TENANTS[0].slug).update(status="suspended")
+    known = [{"slug": slug, "api_key": key} for slug, key in before.items()]
+    del before[TENANTS[0].slug]
+    assert seed.tenants({"tenants": known}) == before
+
+
+async def test_a_tenant_without_a_key_gets_no_adapters() -> None:
+    await seed.adapters("http://127.0.0.1:1", TINY, {})  # where nothing listens
 
 
 @pytest.mark.django_db

@@ -341,8 +341,9 @@ class _Up:
             with self._step("demo adapters: upload, validation, probe"):
                 await seed.adapters(self.console_address, self.demo, keys)
                 await sync_to_async(seed.prices)(self.model_name)
-        with self._step("first completion"):
-            await self._complete(client, keys)
+        if tenant := next((one for one in demo.TENANTS if one.slug in keys), None):
+            with self._step("first completion"):
+                await self._complete(client, tenant, keys[tenant.slug])
 
     def _lacks(self) -> list[str]:
         """What engines can't do here, such as the model's whole context."""
@@ -374,7 +375,9 @@ class _Up:
         await self._start(
             "engine", command, {"LORIKEET_ENGINE_CREDENTIAL": credential}, name=EMBEDDER
         )
-        headers = {"Authorization": f"Bearer {keys[demo.TENANTS[0].slug]}"}
+        if not keys:
+            return
+        headers = {"Authorization": f"Bearer {next(iter(keys.values()))}"}
         with self._step(f"embeddings with {demo.EMBEDDING_NAME}"):
             while True:
                 with suppress(httpx.HTTPError):
@@ -420,16 +423,15 @@ class _Up:
                     )
                 await asyncio.sleep(0.2)
 
-    async def _complete(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
-        """A real completion of a model that the tenants may use."""
-        tenant = demo.TENANTS[0]
+    async def _complete(self, client: httpx.AsyncClient, tenant: demo.DemoTenant, key: str) -> None:
+        """A real completion of a model that the tenant may use."""
         body = {
             "model": tenant.adapter if self.demo else self.model_name,
             "messages": [{"role": "user", "content": QUESTION}],
             "max_tokens": 32,
             "temperature": 0,
         }
-        headers = {"Authorization": f"Bearer {keys[tenant.slug]}"}
+        headers = {"Authorization": f"Bearer {key}"}
         async with asyncio.timeout(READY_S):
             # If engines have another revision than before, a worker first tries the adapters on it.
             while True:
@@ -455,6 +457,7 @@ class _Up:
             tenants=[
                 {"slug": one.slug, "api_key": keys[one.slug], "models": models(one)}
                 for one in demo.TENANTS
+                if one.slug in keys
             ],
             engines=credentials,
             metrics_token=settings.METRICS_TOKEN,
@@ -462,28 +465,36 @@ class _Up:
         )
 
     def _tell(self, facts: seed.Facts) -> None:
-        tenant = facts.tenants[0]
-        key, model = tenant["api_key"], tenant["models"][0]
         self.console.print(f"\nLorikeet is up after {time.monotonic() - self.began:.0f} s.\n")
+        first = facts.tenants[:1]
+        of_tenant = [
+            row
+            for one in first
+            for row in (
+                (f"key of {one['slug']}", one["api_key"]),
+                ("its models", ", ".join(one["models"])),
+            )
+        ]
         for name, value in (
             ("console", facts.console_url),
             ("operator", f"{facts.operator['username']} / {facts.operator['password']}"),
             ("API", facts.base_url),
             ("other gateways", ", ".join(self.urls[1:])),
-            (f"key of {tenant['slug']}", key),
-            ("its models", ", ".join(tenant["models"])),
+            *of_tenant,
             ("to embed", f"{facts.embedding_model}, soon" if facts.embedding_model else ""),
             ("all of this", str(self.facts_file)),
             ("logs", str(self.logs)),
         ):
             if value:
                 self.console.print(f"  {name:<16} {value}", markup=False, soft_wrap=True)
-        for title, text in (
-            ("curl", CURL.format(url=facts.base_url, key=key, model=model, question=QUESTION)),
-            ("Python", SDK.format(url=facts.base_url, key=key, model=model, question=QUESTION)),
-        ):
-            self.console.print(f"\n{title}:\n\n{text}", markup=False, soft_wrap=True)
+        for one in first:
+            self._tell_code(facts.base_url, one["api_key"], one["models"][0])
         self.console.print("\nCtrl-C stops everything.", style="dim")
+
+    def _tell_code(self, url: str, key: str, model: str) -> None:
+        for title, code in (("curl", CURL), ("Python", SDK)):
+            text = code.format(url=url, key=key, model=model, question=QUESTION)
+            self.console.print(f"\n{title}:\n\n{text}", markup=False, soft_wrap=True)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:

@@ -151,7 +151,7 @@ export class Run {
     const head = element("header");
     const title = head.appendChild(element("div"));
     title.append(element("h2", "", this.name), this.status);
-    title.firstChild.id = "run-title";
+    Object.assign(title.firstChild, { id: "run-title", dir: "auto" });
     head.append(element("div", "actions"));
     head.lastChild.append(button("Back to the panes", () => this.close()), this.halt, this.go);
     this.progress = element("progress");
@@ -232,14 +232,15 @@ export class Run {
     return field;
   }
 
-  // What is hidden of a prompt's answers, and whether its vote is open: not before all have ended.
+  // What is hidden of a prompt's answers, and whether its vote is open: not before all are there. One that
+  // failed or was stopped will be asked again.
   #tellTrial(at) {
-    const ended = this.answers[at].every((one) => one.done || one.failed);
+    const whole = this.answers[at].every((one) => one.done);
     this.#shown[at].forEach(({ title, notes }, pane) => {
       title.textContent = this.#title(at, pane);
       for (const foot of notes.querySelectorAll(".foot")) foot.hidden = this.#isHidden(at);
     });
-    if (this.#votes[at]) this.#votes[at].disabled = !ended || (this.blind && this.votes[at] !== "");
+    if (this.#votes[at]) this.#votes[at].disabled = !whole || (this.blind && this.votes[at] !== "");
   }
 
   #note(notes, { failed, foot }) {
