@@ -302,6 +302,29 @@ def test_a_run_that_cannot_be_run_fails_and_says_why(
     assert said in str(run.error)
 
 
+def test_what_is_nested_very_deeply_ends_no_run(sdk: Sdk, base: BaseModel) -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    rows = {"type": "file_content", "content": [{"item": ROWS[0]["item"] | {"deep": deep}}]}
+    with pytest.raises(openai.BadRequestError):
+        _made(sdk, [SAME], source=rows)
+
+    async def uploaded(client: openai.AsyncOpenAI) -> str:
+        file = await client.files.create(
+            file=("rows.jsonl", jsonl(rows["content"])), purpose="evals"
+        )
+        return file.id
+
+    source = {"type": "file_id", "id": sdk(uploaded)}
+    failed = go_on(_made(sdk, [SAME], source=source), answered)
+    assert "Line 1: The row is nested more than 128 levels deep." in str(failed.error)
+    text = "[" * 960 + "]" * 960
+    run = go_on(_made(sdk, [SAME]), lambda body: (200, completion(text)))
+    assert (run.status, run.failed) == ("completed", 3)
+    assert "output_json" not in str(EvalItem.objects.values_list("body"))
+
+
 def test_a_run_has_so_many_rows_and_a_tenant_so_many_runs(
     sdk: Sdk, base: BaseModel, settings: Settings
 ) -> None:
