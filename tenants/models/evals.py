@@ -143,7 +143,8 @@ class EvalRun(models.Model):
     @property
     def share(self) -> float | None:
         """The share of its rows that passed, once they are graded."""
-        return self.passed / self.total if self.status == EvalStatus.COMPLETED else None
+        graded = self.status == EvalStatus.COMPLETED and self.total
+        return self.passed / self.total if graded else None
 
     @property
     def duration_s(self) -> float:
