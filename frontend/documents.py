@@ -24,6 +24,7 @@ GROUPS = {
         "clients",
         "adapters",
         "fine-tuning",
+        "evals",
         "keys-and-limits",
         "bill",
         "content",

@@ -96,6 +96,13 @@ def percent(share: float | None) -> str:
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
+def points(difference: float) -> str:
+    """A difference of two shares in percentage points: `+4.2`, `\u22121.5`, `0.0`."""
+    text = f"{100 * abs(difference):.1f}"
+    sign = "" if text == "0.0" else "\u2212" if difference < 0 else "+"
+    return f"{sign}{text}"
+
+
 def rate(share: float | None) -> str:
     """A share from 0 to 1 that is usually small, such as of failed requests, as a percentage to
     three significant figures: `0.42%`, `12.5%`."""

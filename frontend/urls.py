@@ -29,6 +29,8 @@ from frontend.views import (
 )
 from frontend.views.adapters import adapters, versions
 from frontend.views.batches import batches, creating, files
+from frontend.views.evals import comparison, evals
+from frontend.views.evals import runs as eval_runs
 from frontend.views.operate import audit as whole_log
 from frontend.views.operate import credentials, models, prices, quarantine, rollouts, users
 from frontend.views.operate import engines as fleet
@@ -295,6 +297,15 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     "batches/<str:batch_id>/files/<str:role>",
                     batches.download,
                     name="batches-download",
+                ),
+                path("evals", evals.evals, name="evals"),
+                path("evals/<str:eval_id>", evals.eval, name="evals-one"),
+                path("evals/<str:eval_id>/compare", comparison.compare, name="evals-compare"),
+                path("evals/<str:eval_id>/runs/<str:run_id>", eval_runs.run, name="evals-run"),
+                path(
+                    "evals/<str:eval_id>/runs/<str:run_id>/cancel",
+                    eval_runs.cancel,
+                    name="evals-cancel",
                 ),
                 path("files", files.files, name="batches-files"),
                 path("files/<str:file_id>", files.download, name="batches-file"),

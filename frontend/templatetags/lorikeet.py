@@ -39,6 +39,7 @@ for _form in (
     formats.exact_money,
     formats.price,
     formats.percent,
+    formats.points,
     formats.rate,
     size,
     formats.duration,
@@ -124,6 +125,11 @@ STATES = {
     "finalizing": "busy",
     "being written": "busy",
     "cancelling": "warn",
+    "queued": "busy",
+    "canceled": "warn",
+    "errored": "warn",
+    "regression": "bad",
+    "improvement": "ok",
 }
 
 

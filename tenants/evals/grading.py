@@ -40,6 +40,13 @@ class Grade(msgspec.Struct, omit_defaults=True):
     sample: dict[str, Any] | None = None
     """What a grader's model said."""
 
+    @property
+    def outcome(self) -> str:
+        """As the status of a row: `passed`, `failed` or `errored`."""
+        if self.score is None:
+            return "errored"
+        return "passed" if self.passed else "failed"
+
 
 def grade(
     criterion: Offered, values: Mapping[str, Any], verdict: Mapping[str, Any] | None = None

@@ -97,14 +97,15 @@ def sealed(run: EvalRun) -> EvalRun:
     return run
 
 
-def cancel(run: EvalRun) -> None:
-    """End the run and its batches; no effect if it has ended."""
-    run.note(status=EvalStatus.CANCELED)
+def cancel(run: EvalRun) -> bool:
+    """End the run and its batches; returns whether it had not ended."""
+    canceled = run.note(status=EvalStatus.CANCELED)
     for batch in run.batches:
         try:
             batch.cancel()
         except BatchEnded:
             continue
+    return canceled
 
 
 @app.periodic(cron="*/5 * * * *")
@@ -175,7 +176,13 @@ def _require_answers(batch: Batch) -> None:
 def _items(run: EvalRun, out: IO[bytes]) -> Iterator[EvalItem]:
     for line in out:
         result = _results.decode(line)
-        yield EvalItem(run=run, number=result.number, status=result.status, body=line.decode())
+        yield EvalItem(
+            run=run,
+            number=result.number,
+            status=result.status,
+            body=line.decode(),
+            outcomes="".join(grade.outcome[0] for grade in result.grades),
+        )
 
 
 def _ask(run: EvalRun, field: str, requests: IO[bytes], **fields: Any) -> None:

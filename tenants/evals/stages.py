@@ -18,7 +18,8 @@ from typing import IO, Any
 
 import msgspec
 
-from inference.errors import short
+from inference.errors import InvalidRequest, short
+from inference.operations.bodies.shape import BodyShape
 from tenants.batches.reading import Numbered, lines
 from tenants.evals.criteria import ByModel, LogProbability, Offered, ScoreModel
 from tenants.evals.grading import Grade, grade
@@ -228,8 +229,9 @@ def _sample(line: _Line) -> dict[str, Any]:
         "usage": answer.usage or {},
     }
     try:
+        BodyShape().feed(text.encode())
         found["output_json"] = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (InvalidRequest, msgspec.DecodeError, UnicodeEncodeError):
         pass
     if calls:
         found["output_tools"] = calls
@@ -257,8 +259,12 @@ def _row(line: Numbered) -> EvalRow:
     if len(line.text) > MAX_ROW_BYTES:
         raise TemplateFault(f"The row has more than {MAX_ROW_BYTES} bytes.")
     try:
+        # What is nested very deeply might be read here, but not by a process with a higher stack.
+        BodyShape().feed(line.text)
         return _rows.decode(line.text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except InvalidRequest as error:
+        raise TemplateFault(error.message.replace("The body", "The row")) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TemplateFault(f"The row is not valid: {error}.") from None
 
 

@@ -19,6 +19,8 @@ from tenants.models.files import StoredFile
 from tenants.models.keys import ApiKey
 
 MAX_NAME = 200
+MOST_GRADES = 32
+"""Of one result: `evals.criteria.MAX_CRITERIA`."""
 
 
 def new_eval_id() -> str:
@@ -74,10 +76,19 @@ class Eval(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def label(self) -> str:
+        """Its name, or its id if it has none."""
+        return self.name or self.pk
+
 
 class EvalRunQuerySet(models.QuerySet["EvalRun"]):
     def unfinished(self) -> EvalRunQuerySet:
         return self.filter(ended_at=None)
+
+    def listed(self) -> EvalRunQuerySet:
+        """Without what lists do not show, which can have megabytes."""
+        return self.defer("source", "metadata", "error", "by_criterion", "usage")
 
 
 class EvalRun(models.Model):
@@ -123,6 +134,26 @@ class EvalRun(models.Model):
         return self.id
 
     @property
+    def label(self) -> str:
+        """Its name, or the end of its id if it has none."""
+        return self.name or f"evalrun_…{self.pk[-6:]}"
+
+    @property
+    def status_words(self) -> str:
+        return self.status.replace("_", " ")
+
+    @property
+    def share(self) -> float | None:
+        """The share of its rows that passed, once they are graded."""
+        graded = self.status == EvalStatus.COMPLETED and self.total
+        return self.passed / self.total if graded else None
+
+    @property
+    def duration_s(self) -> float:
+        """From its creation to its end, or until now."""
+        return ((self.ended_at or timezone.now()) - self.created_at).total_seconds()
+
+    @property
     def batches(self) -> list[Batch]:
         """Those that it has begun."""
         return [batch for batch in (self.samples, self.verdicts) if batch is not None]
@@ -137,13 +168,16 @@ class EvalRun(models.Model):
 
 
 class EvalItem(models.Model):
-    """The result for the row at line `number`; `body` is an `evals.stages.EvalResult` as JSON."""
+    """The result for the row at line `number`; `body` is an `evals.stages.EvalResult` as JSON.
+    `outcomes` has the first letter of each grade's outcome, so that runs can be compared without
+    reading bodies."""
 
     id = models.CharField(primary_key=True, max_length=40, default=new_item_id, editable=False)
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="items", db_index=False)
     number = models.PositiveIntegerField()
     status = models.CharField(max_length=8)
     body = models.TextField()
+    outcomes = models.CharField(max_length=MOST_GRADES, default="")
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

@@ -46,7 +46,7 @@ from tenants.models.audit import Actor, acting
 from tenants.models.usage.sums import FIGURES
 from tests.browser.served import MODEL_NAME
 from tests.frontend.addresses import Subject
-from tests.tenants.making import make_batch
+from tests.tenants.making import SAME, make_batch, make_eval, make_eval_run
 
 COMPANY = "Harbour Outfitters"
 LONG_NAME = "The International Society for Perfectly Ordinary Widgets Ltd"
@@ -169,6 +169,7 @@ def _furnish(tenant: Tenant, people: dict[str, User]) -> tuple[str, str]:
     _use(tenant, keys)
     _limit(tenant, keys)
     _batch(keys[-1])
+    _evaluate(keys[-1])
     invite, by = Invitation.objects.invite, people["owner"]
     invite(tenant, role=Role.DEVELOPER, note="Bo from the data team", by=by)
     return key, invite(tenant, role=Role.VIEWER, note="The auditors", by=by)[1]
@@ -215,6 +216,29 @@ def _batch(key: ApiKey) -> None:
     ):  # fmt: skip
         made = now - timedelta(hours=hours)
         make_batch(key, created_at=made, expires_at=made + timedelta(days=1), **fields)
+
+
+def _evaluate(key: ApiKey) -> None:
+    """An eval with two completed runs and one that failed."""
+    judge = {
+        "type": "label_model",
+        "name": "polite",
+        "model": MODEL_NAME,
+        "input": [{"role": "user", "content": "Is this polite? {{ sample.output_text }}"}],
+        "labels": ["polite", "rude"],
+        "passing_labels": ["polite"],
+    }
+    eval = make_eval(key.tenant, "Returns and refunds", criteria=[SAME, judge])
+    now, random = timezone.now(), Random(5)
+    for hours, model, share in ((30, MODEL_NAME, 0.6), (3, "support", 0.8)):
+        passed = [random.random() < share for _ in range(80)]
+        made = now - timedelta(hours=hours)
+        make_eval_run(
+            eval, key, [None, *passed], name=f"{model}, nightly", model=model,
+            created_at=made, ended_at=made + timedelta(minutes=4, seconds=7),
+        )  # fmt: skip
+    error = {"code": "invalid_rows", "message": "Line 7: `item` does not follow the eval's schema."}
+    make_eval_run(eval, key, status="failed", error=error, created_at=now - timedelta(hours=1))
 
 
 def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from asgiref.sync import async_to_sync
@@ -13,14 +17,17 @@ from pytest_django import Settings
 
 from inference.errors import FileInUse
 from tenants.evals import runs
+from tenants.evals.criteria import MAX_CRITERIA
 from tenants.files import keeping
 from tenants.models import BaseModel, Batch, Eval, EvalItem, EvalRun, StoredFile, Tenant
+from tenants.models.evals import MOST_GRADES
 from tests.batches.conftest import asked
 from tests.evals.conftest import Sdk, completion, go_on, jsonl
-from tests.tenants.making import make_key, make_tenant
+from tests.tenants.making import make_base, make_key, make_tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = {
     "type": "object",
     "properties": {"question": {"type": "string"}, "answer": {"type": "string"}},
@@ -156,6 +163,12 @@ def test_the_sdk_makes_an_eval_runs_it_and_reads_its_results(sdk: Sdk, base: Bas
     sdk(read)
 
 
+def test_every_grade_of_a_result_has_its_outcome(sdk: Sdk, base: BaseModel) -> None:
+    assert MOST_GRADES == MAX_CRITERIA
+    run = go_on(_made(sdk, [SAME, NEAR, LABEL]), answered)
+    assert [one.outcomes for one in run.items.order_by("number")] == ["ppp", "ffp", "eee"]
+
+
 def test_evals_are_listed_renamed_and_deleted_with_their_runs(sdk: Sdk, base: BaseModel) -> None:
     async def script(client: openai.AsyncOpenAI) -> None:
         ids = []
@@ -287,6 +300,29 @@ def test_a_run_that_cannot_be_run_fails_and_says_why(
     run = go_on(_made(sdk, [SAME], **source), answered)
     assert run.status == "failed"
     assert said in str(run.error)
+
+
+def test_what_is_nested_very_deeply_ends_no_run(sdk: Sdk, base: BaseModel) -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    rows = {"type": "file_content", "content": [{"item": ROWS[0]["item"] | {"deep": deep}}]}
+    with pytest.raises(openai.BadRequestError):
+        _made(sdk, [SAME], source=rows)
+
+    async def uploaded(client: openai.AsyncOpenAI) -> str:
+        file = await client.files.create(
+            file=("rows.jsonl", jsonl(rows["content"])), purpose="evals"
+        )
+        return file.id
+
+    source = {"type": "file_id", "id": sdk(uploaded)}
+    failed = go_on(_made(sdk, [SAME], source=source), answered)
+    assert "Line 1: The row is nested more than 128 levels deep." in str(failed.error)
+    text = "[" * 960 + "]" * 960
+    run = go_on(_made(sdk, [SAME]), lambda body: (200, completion(text)))
+    assert (run.status, run.failed) == ("completed", 3)
+    assert "output_json" not in str(EvalItem.objects.values_list("body"))
 
 
 def test_a_run_has_so_many_rows_and_a_tenant_so_many_runs(
@@ -445,3 +481,26 @@ def test_other_tenants_see_nothing(sdk: Sdk, base: BaseModel) -> None:
         answer = async_to_sync(asked)(method, at, other, json=body)
         assert answer.status_code == 404, (method, at)
     assert Eval.objects.count() == EvalRun.objects.count() == 1
+
+
+def test_the_example_of_the_documentation_runs(secret: str, capsys: Any) -> None:
+    make_base("SmolLM2-135M-Instruct")
+    page = (ROOT / "docs" / "evals.md").read_text()
+    example = page.partition("## Example\n")[2].partition("\n\nRows from a file")[0]
+    code = dedent(example.partition("\n\n")[2])
+    code = code.replace("http://127.0.0.1:8000", "http://localhost")
+    code = code.replace("api_key=KEY", "api_key=KEY, http_client=HTTP")
+    code = code.replace("time.sleep(2)", "work(run.id)")
+
+    def sent(request: httpx.Request) -> httpx.Response:
+        path = str(request.url).partition("/v1/")[2]
+        body = json.loads(request.content) if request.content else None
+        answer = async_to_sync(asked)(request.method, path, secret, json=body)
+        return httpx.Response(answer.status_code, content=answer.content)
+
+    http = httpx.Client(transport=httpx.MockTransport(sent))
+    work = partial(go_on, answer=lambda body: (200, completion("2")))
+    exec(code, {"KEY": secret, "HTTP": http, "work": work})
+    said = capsys.readouterr().out
+    assert "completed ResultCounts(errored=0, failed=1, passed=1, total=2)" in said
+    assert "'answer': '5'" in said and EvalRun.objects.get().name == "base model"

@@ -82,7 +82,8 @@ class Page:
 class Subject:
     """The objects that pages show: a tenant by its slug, an adapter of it with a version's number,
     row ids of a key, a base model and a rollout, a request, the link of a shared conversation, a
-    batch that has a file of requests, and a file. Pages of objects that are None are left out."""
+    batch that has a file of requests, a file, and an eval with two completed runs. Pages of objects
+    that are None are left out."""
 
     slug: str
     adapter: str | None = None
@@ -94,6 +95,9 @@ class Subject:
     rollout: int | None = None
     batch: str | None = None
     file: str | None = None
+    eval: str | None = None
+    run: str | None = None
+    later_run: str | None = None
 
     @classmethod
     def of(cls, tenant: Tenant) -> Subject:
@@ -103,6 +107,9 @@ class Subject:
         version = adapter.versions.first() if adapter else None
         key = tenant.keys.with_text().filter(revoked_at=None).first()
         base = BaseModel.objects.first()
+        eval = tenant.evals.filter(runs__isnull=False).first()
+        runs = [*eval.runs.filter(status="completed")[:2]] if eval else []
+        later, earlier = [*(run.pk for run in runs), None, None][:2]
         shared = Conversation.objects.filter(member__tenant=tenant, shared_as__isnull=False)
         return cls(
             tenant.slug,
@@ -115,6 +122,9 @@ class Subject:
             Rollout.objects.values_list("pk", flat=True).first(),
             tenant.batches.values_list("pk", flat=True).first(),
             tenant.files.values_list("pk", flat=True).first(),
+            eval.pk if eval else None,
+            earlier,
+            later,
         )
 
     def arguments(self, page: str) -> Mapping[str, Any]:
@@ -131,6 +141,8 @@ class Subject:
             "rollout": self.rollout,
             "batch_id": self.batch,
             "file_id": self.file,
+            "eval_id": self.eval,
+            "run_id": self.run,
             "role": "input",
             "document": "adapters",
         }
@@ -141,6 +153,7 @@ class Subject:
             "adapters-diff": {"with": self.number},
             "operate_live-rollouts": {"rollout": self.rollout},
             "live-batches": {"batch": self.batch},
+            "evals-compare": {"a": self.run, "b": self.later_run},
         }
         return queries.get(page, {})
 

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from django.db import connection, transaction
 from django.utils import timezone
 
 from inference.link.engine_info import ModelInfo
 from tenants.batch_states import Status
 from tenants.directory import pools
+from tenants.evals.grading import Grade
+from tenants.evals.stages import EvalResult
 from tenants.models import (
     Adapter,
     AdapterVersion,
     ApiKey,
     BaseModel,
     Batch,
+    Eval,
+    EvalItem,
+    EvalRun,
     GatewayProcess,
     Membership,
     Purpose,
@@ -106,6 +113,73 @@ def make_batch(key: ApiKey, **fields: Any) -> Batch:
         endpoint="/v1/chat/completions",
         **(given | fields),
     )
+
+
+SAME = {
+    "type": "string_check",
+    "name": "same",
+    "input": "{{ sample.output_text }}",
+    "reference": "{{ item.answer }}",
+    "operation": "eq",
+}
+"""A criterion of evals."""
+
+
+def make_eval(tenant: Tenant, name: str = "Sums", **fields: Any) -> Eval:
+    """An eval of one criterion."""
+    config = {"item_schema": {"type": "object"}, "include_sample_schema": True}
+    return Eval.objects.create(
+        tenant=tenant, name=name, **({"config": config, "criteria": [SAME]} | fields)
+    )
+
+
+def make_eval_run(
+    eval: Eval, key: ApiKey, passed: Sequence[bool | None] = (), **fields: Any
+) -> EvalRun:
+    """A completed run whose rows passed, failed, or (None) have no answer."""
+    results = [_eval_result(eval, number, one) for number, one in enumerate(passed, 1)]
+    counts = {
+        status: sum(one.status == status for one in results)
+        for status in ("passed", "failed", "errored")
+    }
+    sums = {"passed": counts["passed"], "failed": counts["failed"]}
+    tokens = {"prompt_tokens": 310, "completion_tokens": 48, "total_tokens": 358}
+    given: dict[str, Any] = {
+        "status": "completed",
+        "source": {"type": "completions"},
+        "model": "base",
+        "file": eval.tenant.files.create(purpose=Purpose.EVALS, filename="x", size_bytes=3),
+        "total": len(results),
+        "by_criterion": [sums for _ in eval.criteria],
+        "usage": {"base": {"invocation_count": len(results), "cached_tokens": 0, **tokens}},
+        "ended_at": timezone.now(),
+    }
+    run = EvalRun.objects.create(eval=eval, key=key, **(given | counts | fields))
+    EvalItem.objects.bulk_create(
+        EvalItem(
+            run=run,
+            number=one.number,
+            status=one.status,
+            body=msgspec.json.encode(one).decode(),
+            outcomes="".join(grade.outcome[0] for grade in one.grades),
+        )
+        for one in results
+    )
+    return run
+
+
+def _eval_result(eval: Eval, number: int, passed: bool | None) -> EvalResult:
+    fault = "" if passed is not None else "There is no `sample.output_text`."
+    score = None if passed is None else float(passed)
+    grades = [
+        Grade(one["name"], one["type"], passed=bool(passed), score=score, error=fault)
+        for one in eval.criteria
+    ]
+    item = {"question": f"What is {number} + 1?", "answer": str(number + 1)}
+    error = {"error": {"code": "internal_error", "message": "The engine was lost."}}
+    text = str(number + 1) if passed else f"It is {number + 2}, I think."
+    sample = error if passed is None else {"output_text": text}
+    return EvalResult(number, grades[0].outcome, item, sample, grades)
 
 
 def make_key(tenant: Tenant, *scopes: str, **fields: Any) -> tuple[ApiKey, str]:

@@ -10,6 +10,8 @@ from tests.frontend.addresses import PASSING, Subject, names, pages, pages_of, p
 from tests.tenants.making import (
     make_adapter,
     make_batch,
+    make_eval,
+    make_eval_run,
     make_key,
     make_member,
     make_rollout,
@@ -27,6 +29,9 @@ def full(tenant: Tenant) -> Tenant:
     key, _ = make_key(tenant)
     spend(key, timezone.now())
     make_batch(key)
+    eval = make_eval(tenant)
+    make_eval_run(eval, key)
+    make_eval_run(eval, key)
     member = Membership.objects.get(user=make_member(tenant, "developer"))
     Conversation.objects.keep(member, "Plans", "[]").share()
     return tenant

@@ -34,6 +34,14 @@ def test_money(pico: int, rounded: str, exact: str) -> None:
     assert (formats.money(pico), formats.exact_money(pico)) == (rounded, exact)
 
 
+@pytest.mark.parametrize(
+    ("difference", "shown"),
+    [(0.042, "+4.2"), (-0.0151, "\u22121.5"), (0.0, "0.0"), (-0.0004, "0.0"), (1.0, "+100.0")],
+)
+def test_points(difference: float, shown: str) -> None:
+    assert formats.points(difference) == shown
+
+
 def test_durations_of_a_column_have_one_unit() -> None:
     found = [formats.seconds(one) for one in (None, 0.00126, 0.1824, 42.04, 1312.0)]
     assert found == ["\u2013", "0.001 s", "0.182 s", "42.040 s", "1,312.000 s"]

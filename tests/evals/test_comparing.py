@@ -1,0 +1,71 @@
+"""The interval of the difference of two runs."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenants.evals.comparing import PairedOutcomes, ShareDifference, difference
+
+pytestmark = pytest.mark.pure
+
+KINDS = ((True, True), (True, False), (False, True), (False, False))
+SHARES = (0.5, 0.1, 0.2, 0.2)
+"""Of rows that pass in both, only in the first, only in the second, in neither."""
+CASES = 400
+
+
+def found(*counts: int) -> ShareDifference:
+    told = difference(PairedOutcomes(*counts))
+    assert told is not None
+    return told
+
+
+def test_without_rows_there_is_no_difference() -> None:
+    assert difference(PairedOutcomes.of([])) is None
+
+
+def test_pairs_are_counted() -> None:
+    pairs = PairedOutcomes.of([KINDS[0], KINDS[1], KINDS[1], KINDS[2], KINDS[3]])
+    assert (pairs, pairs.rows) == (PairedOutcomes(1, 2, 1, 1), 5)
+    told = found(1, 2, 1, 1)
+    assert (told.share_a, told.share_b) == (0.6, 0.4)
+    assert told.value == pytest.approx(-0.2)
+
+
+def test_the_interval_contains_the_truth_in_95_percent_of_cases() -> None:
+    random, truth, hits = Random(7), SHARES[2] - SHARES[1], 0
+    for _ in range(CASES):
+        pairs = PairedOutcomes.of(random.choices(KINDS, SHARES, k=200))
+        told = difference(pairs)
+        assert told is not None
+        hits += told.low <= truth <= told.high
+    assert 0.92 <= hits / CASES <= 0.98
+
+
+@given(*[st.integers(0, 300)] * 4)
+def test_exchanged_runs_have_the_opposite_difference(a: int, b: int, c: int, d: int) -> None:
+    if not a + b + c + d:
+        return
+    told, turned = found(a, b, c, d), found(a, c, b, d)
+    assert (told.low, told.high) == (-turned.high, -turned.low)
+    assert told.low - 1e-9 <= told.value <= told.high + 1e-9
+    assert told.can_be_told == turned.can_be_told
+
+
+def test_many_rows_give_a_narrow_interval_and_equal_runs_none() -> None:
+    assert found(5000, 1500, 1900, 1600).can_be_told
+    assert not found(5, 15, 19, 16).can_be_told
+    assert not found(5000, 1500, 1500, 2000).can_be_told
+    assert (found(9, 0, 0, 3).low, found(9, 0, 0, 3).high) == (0.0, 0.0)
+    assert (found(0, 0, 3, 0).low, found(0, 0, 3, 0).high) == (1.0, 1.0)
+
+
+def test_the_interval_is_that_of_the_normal_distribution_where_there_are_many_rows() -> None:
+    told = found(4000, 2500, 3000, 500)
+    half = 1.96 * ((0.55 - 0.05**2) / 10_000) ** 0.5
+    assert told.low == pytest.approx(0.05 - half, abs=half / 10)
+    assert told.high == pytest.approx(0.05 + half, abs=half / 10)
