@@ -147,6 +147,7 @@ def make_eval_run(
     given: dict[str, Any] = {
         "status": "completed",
         "source": {"type": "completions"},
+        "seals": {},
         "model": "base",
         "file": eval.tenant.files.create(purpose=Purpose.EVALS, filename="x", size_bytes=3),
         "total": len(results),

@@ -30,7 +30,7 @@ def test_an_adapter_is_evaluated_with_graders_of_all_kinds(stack: Stack) -> None
          "input": [{"role": "user", "content": f"Rate: {answer}"}], "pass_threshold": 0},
         {"type": "logprob", "name": "sure", "pass_threshold": -100},
     ]  # fmt: skip
-    schema = {"type": "object", "required": ["question", "answer"]}
+    schema: dict[str, object] = {"type": "object", "required": ["question", "answer"]}
     eval = client.evals.create(
         data_source_config={"type": "custom", "item_schema": schema}, testing_criteria=criteria
     )
@@ -54,7 +54,7 @@ def test_an_adapter_is_evaluated_with_graders_of_all_kinds(stack: Stack) -> None
     assert run.status == "completed", run.error
     items = [*client.evals.runs.output_items.list(run.id, eval_id=eval.id)]
     assert [item.status for item in items] == ["pass", "pass"], items
-    usage = {one.model_name: one.invocation_count for one in run.per_model_usage}  # type: ignore[attr-defined]
+    usage = {one.model_name: one.invocation_count for one in run.per_model_usage}
     assert usage[MODEL_NAME] == 4 and sum(usage.values()) == 6
     same = client.chat.completions.create(
         model=tenant.adapter, temperature=0, max_completion_tokens=12,
