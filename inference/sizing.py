@@ -1,0 +1,246 @@
+"""How many engines some traffic needs, and what a million tokens then cost. Pure arithmetic.
+
+The model of an engine: a decoding step reads all weights, the keys and values of its sequences and
+adapters among them once, so it takes as long as the memory's bandwidth says (Williams et al.,
+"Roofline", 2009); a prompt's token takes two operations for each parameter. Both are divided by an
+efficiency, because no engine reaches its hardware's figures. Adapters fill the slots as Che's
+approximation of an LRU cache has it (H. Che et al., 2002), for a popularity by Zipf.
+
+Bytes, seconds, tokens and parameters are plain numbers; prices are in one currency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
+PROCESS_SHARE = 0.1
+"""The part of a device's memory that an engine leaves free or needs besides."""
+MILLION = 1e6
+HOUR_S = 3600.0
+
+
+class CannotSize(ValueError):
+    """The plan can't be made; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """A dense decoder with gated feed-forward layers, such as Llama, Mistral, Qwen and SmolLM."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+    """Of one head: its width."""
+    feed_forward: int
+    vocabulary: int
+    tied: bool
+    """Whether the output layer is the embedding."""
+    qkv_bias: bool = False
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> ModelSize:
+        """From a model's `config.json`.
+
+        Raises:
+            CannotSize: a field is missing, or the model has several experts.
+        """
+        if any(
+            config.get(name) for name in ("num_local_experts", "num_experts", "n_routed_experts")
+        ):
+            raise CannotSize("models with experts are not estimated: their steps read some weights")
+        try:
+            heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+            return cls(
+                layers=int(config["num_hidden_layers"]),
+                hidden=hidden,
+                heads=heads,
+                kv_heads=int(config.get("num_key_value_heads") or heads),
+                head=int(config.get("head_dim") or hidden // heads),
+                feed_forward=int(config["intermediate_size"]),
+                vocabulary=int(config["vocab_size"]),
+                tied=bool(config.get("tie_word_embeddings", False)),
+                qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias")),
+            )
+        except KeyError as error:
+            raise CannotSize(f"the model's config.json has no {error.args[0]}") from None
+
+    @property
+    def _projections(self) -> list[tuple[int, int]]:
+        """Widths of each linear layer of one block: in and out."""
+        q, kv = self.heads * self.head, self.kv_heads * self.head
+        attention = [(self.hidden, q), (self.hidden, kv), (self.hidden, kv), (q, self.hidden)]
+        up, down = (self.hidden, self.feed_forward), (self.feed_forward, self.hidden)
+        return [*attention, up, up, down]
+
+    @property
+    def parameters(self) -> int:
+        block = sum(wide * high for wide, high in self._projections) + 2 * self.hidden
+        if self.qkv_bias:
+            block += (self.heads + 2 * self.kv_heads) * self.head
+        ends = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.layers * block + ends + self.hidden
+
+    def kv_token(self, dtype: str) -> float:
+        """Keys and values of one token."""
+        return 2 * self.layers * self.kv_heads * self.head * BYTES[dtype]
+
+    def adapter(self, rank: int, dtype: str) -> float:
+        """A LoRA adapter of all linear layers."""
+        widths = sum(wide + high for wide, high in self._projections)
+        return self.layers * widths * rank * BYTES[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What an engine runs on; `price` is for an hour. The efficiencies are the shares of bandwidth
+    and of operations that engines reach; `step_s` is what each step takes besides."""
+
+    memory: float
+    bandwidth: float
+    flops: float
+    price: float = 0.0
+    bandwidth_share: float = 0.7
+    flops_share: float = 0.5
+    step_s: float = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """`cached` is the share of prompts' tokens that is in the prefix cache; `zipf` the exponent of
+    adapters' popularity. `load` is how much of an engine may be used, so that queues stay short."""
+
+    requests_s: float
+    prompt: float
+    output: float
+    cached: float = 0.0
+    adapters: int = 0
+    slots: int = 0
+    rank: int = 16
+    zipf: float = 1.0
+    load: float = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class SizingPlan:
+    """`sequences` run on one engine at once; `capacity` is the requests a second of one engine with
+    all its time. `resident` is the share of requests whose adapter has a slot."""
+
+    weights: float
+    kv_token: float
+    adapter: float
+    sequences: int
+    step_s: float
+    prefill_s: float
+    capacity: float
+    engines: int
+    ttft_s: float
+    tpot_s: float
+    tokens_s: float
+    """Generated by one engine with all its time."""
+    resident: float
+    cost_million: float
+    """For a million tokens of prompts and answers together."""
+
+
+def plan(
+    model: ModelSize,
+    device: Device,
+    traffic: Traffic,
+    weights: str,
+    cache: str,
+    longest: int = 1024,
+) -> SizingPlan:
+    """Size engines with these types of weights and of the KV cache; at most `longest` sequences run
+    at once.
+
+    Raises:
+        CannotSize: the model does not fit, or a prompt alone takes longer than the load allows.
+    """
+    kv, adapter = model.kv_token(cache), model.adapter(traffic.rank, "bfloat16")
+    read = model.parameters * BYTES[weights]
+    room = device.memory * (1 - PROCESS_SHARE) - read - traffic.slots * adapter
+    context = traffic.prompt + traffic.output
+    sequences = min(longest, int(room // (context * kv))) if room > 0 else 0
+    if not sequences:
+        raise CannotSize(
+            f"the model does not fit: weights take {read / 1e9:.1f} GB, {traffic.slots} slots for "
+            f"adapters {traffic.slots * adapter / 1e9:.1f} GB, and one sequence of {context:.0f} "
+            f"tokens {context * kv / 1e9:.2f} GB, of {device.memory / 1e9:.1f} GB"
+        )
+    # On average a sequence has its prompt and half of its answer.
+    held = sequences * (traffic.prompt + traffic.output / 2) * kv
+    among = min(traffic.slots, distinct(traffic.adapters, traffic.zipf, sequences)) * adapter
+    bandwidth, flops = device.bandwidth * device.bandwidth_share, device.flops * device.flops_share
+    computed = 2 * model.parameters * sequences / flops
+    step = max((read + held + among) / bandwidth, computed) + device.step_s
+    fresh = traffic.prompt * (1 - traffic.cached)
+    prefill = 2 * model.parameters * fresh / flops
+    capacity = 1 / (prefill + traffic.output * step / sequences)
+    engines = max(1, math.ceil(traffic.requests_s / (capacity * traffic.load)))
+    each = traffic.requests_s / engines
+    busy = each / capacity
+    tokens = traffic.requests_s * context
+    return SizingPlan(
+        weights=read,
+        kv_token=kv,
+        adapter=adapter,
+        sequences=sequences,
+        step_s=step,
+        prefill_s=prefill,
+        capacity=capacity,
+        engines=engines,
+        # A prompt waits for a step, and for other prompts as in an M/D/1 queue.
+        ttft_s=prefill + step + prefill * busy / (2 * (1 - busy)),
+        tpot_s=step / (1 - each * prefill),
+        tokens_s=capacity * traffic.output,
+        resident=resident(traffic.adapters, traffic.zipf, traffic.slots),
+        cost_million=engines * device.price / HOUR_S / tokens * MILLION if tokens else math.inf,
+    )
+
+
+# --- Adapters ------------------------------------------------------------------------------------
+
+
+def _popularity(adapters: int, zipf: float) -> list[float]:
+    ranks = [rank**-zipf for rank in range(1, adapters + 1)]
+    return [one / sum(ranks) for one in ranks]
+
+
+def distinct(adapters: int, zipf: float, requests: int) -> float:
+    """How many different adapters so many requests ask for, on average."""
+    return sum(1 - (1 - one) ** requests for one in _popularity(adapters, zipf))
+
+
+def resident(adapters: int, zipf: float, slots: int) -> float:
+    """The share of requests whose adapter is in one of the slots of an LRU cache."""
+    if slots >= adapters:
+        return 1.0
+    if not slots:
+        return 0.0
+    shares = _popularity(adapters, zipf)
+    low, high = 0.0, 1.0
+    while sum(1 - math.exp(-one * high) for one in shares) < slots:
+        high *= 2
+    for _ in range(60):  # the time after which an adapter that nobody asks for loses its slot
+        middle = (low + high) / 2
+        filled = sum(1 - math.exp(-one * middle) for one in shares)
+        low, high = (middle, high) if filled < slots else (low, middle)
+    return sum(one * (1 - math.exp(-one * high)) for one in shares)
+
+
+def break_even(
+    plan: SizingPlan, device: Device, traffic: Traffic, prompt_price: float, output_price: float
+) -> float:
+    """The requests a second from which these engines cost less than a service with these prices for
+    a million tokens; infinite if they never do. Below what one engine can take, one is paid for."""
+    spent = (traffic.prompt * prompt_price + traffic.output * output_price) / MILLION
+    if not spent:
+        return math.inf
+    one = device.price / HOUR_S / spent
+    return one if one <= plan.capacity * traffic.load else math.inf
