@@ -94,7 +94,7 @@ def _config(model: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise CommandError(f"{model}: its config.json cannot be read: {error}") from None
-    return found.get("text_config", found)
+    return dict(found.get("text_config", found))
 
 
 def _device(options: dict[str, Any]) -> Device:
