@@ -94,13 +94,17 @@ class GivenAnswers(msgspec.Struct, tag_field="type", tag="jsonl", forbid_unknown
     source: Source
 
 
-class Completions(msgspec.Struct, tag_field="type", tag="completions", forbid_unknown_fields=True):
+class AskedModel(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, kw_only=True):
     """Rows that a model answers."""
 
     source: Source
     model: str
     input_messages: MessageTemplates | MessagesOfRow
-    sampling_params: EvalSampling | None = None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The fields of a chat completion that say how the model is asked."""
+        return {}
 
     def messages(self, row: EvalRow) -> list[dict[str, Any]]:
         """The messages for the model.
@@ -118,12 +122,64 @@ class Completions(msgspec.Struct, tag_field="type", tag="completions", forbid_un
 
     def body(self, row: EvalRow, *, logprobs: bool) -> dict[str, Any]:
         """The request for the answer to a row. Raises TemplateFault."""
-        sampling = msgspec.to_builtins(self.sampling_params or EvalSampling())
-        asked = {"model": self.model, "messages": self.messages(row), **sampling}
+        asked = {"model": self.model, "messages": self.messages(row), **self.sampling}
         return asked | {"logprobs": True} if logprobs else asked
 
 
-RunSource = GivenAnswers | Completions
+class Completions(AskedModel, tag="completions", kw_only=True):
+    """Asked by `/v1/chat/completions`."""
+
+    sampling_params: EvalSampling | None = None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        return dict(msgspec.to_builtins(self.sampling_params or EvalSampling()))
+
+
+class EvalTextFormat(msgspec.Struct, forbid_unknown_fields=True):
+    format: dict[str, Any] | None = None
+
+
+class ResponsesSampling(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How a model is asked, in the fields of `/v1/responses`."""
+
+    max_completion_tokens: int | None = None
+    reasoning_effort: str | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    text: EvalTextFormat | None = None
+    tools: list[dict[str, Any]] | None = None
+    top_p: float | None = None
+
+
+class ResponsesRun(AskedModel, tag="responses", kw_only=True):
+    """In the fields of `/v1/responses`. The answers are texts all the same, so that this too is
+    asked by `/v1/chat/completions`."""
+
+    sampling_params: ResponsesSampling | None = None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        fields: dict[str, Any] = msgspec.to_builtins(self.sampling_params or ResponsesSampling())
+        format = (fields.pop("text", None) or {}).get("format")
+        if format and format.get("type") == "json_schema":
+            kept = {name: value for name, value in format.items() if name != "type"}
+            format = {"type": "json_schema", "json_schema": kept}
+        if format:
+            fields["response_format"] = format
+        if "tools" in fields:
+            fields["tools"] = [_tool(tool) for tool in fields["tools"]]
+        return fields
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """A function as `/v1/chat/completions` has it; another tool is refused there."""
+    if tool.get("type") != "function" or "function" in tool:
+        return tool
+    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+
+
+RunSource = GivenAnswers | Completions | ResponsesRun
 
 
 def said(messages: list[EvalMessage], values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -146,7 +202,7 @@ def check_source(source: RunSource) -> None:
     """Raises InvalidRequest if a run can't use it."""
     if not isinstance(source.source, RowsInside | RowsOfFile):
         raise _not_offered("data_source.source.type")
-    if not isinstance(source, Completions):
+    if not isinstance(source, AskedModel):
         return
     asked = source.input_messages
     if isinstance(asked, MessageTemplates):

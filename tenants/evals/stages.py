@@ -23,7 +23,7 @@ from inference.operations.bodies.shape import BodyShape
 from tenants.batches.reading import Numbered, lines
 from tenants.evals.criteria import ByModel, LogProbability, Offered, ScoreModel
 from tenants.evals.grading import Grade, grade
-from tenants.evals.sources import ENDPOINT, Completions, EvalRow, RunSource, said
+from tenants.evals.sources import ENDPOINT, AskedModel, EvalRow, RunSource, said
 from tenants.evals.templates import TemplateFault
 
 MAX_ROW_BYTES = 1 << 20
@@ -77,7 +77,7 @@ def sample(plan: EvalPlan, rows: IO[bytes], out: IO[bytes]) -> EvalRows:
                 raise TemplateFault(f"A run can have at most {plan.max_rows} rows.")
             row = _row(line)
             validator.validate(row.item)
-            if isinstance(plan.source, Completions):
+            if isinstance(plan.source, AskedModel):
                 out.write(_request(str(line.number), plan.source.body(row, logprobs=plan.logprobs)))
         except ValidationError as error:
             at = "".join(f".{part}" for part in error.path)
@@ -131,7 +131,7 @@ def grade_all(
             if grades[-1].score is not None:
                 by_criterion[number]["passed" if grades[-1].passed else "failed"] += 1
         answer = values.get("sample")
-        if isinstance(plan.source, Completions):
+        if isinstance(plan.source, AskedModel):
             _add(usage, answer)
         if answer is not None:
             answer.pop("logprobs", None)  # there can be many, and they have been used
@@ -244,7 +244,7 @@ def _answered(
     plan: EvalPlan, rows: IO[bytes], answers: list[IO[bytes]]
 ) -> Iterator[tuple[Numbered, dict[str, Any]]]:
     """The rows, each with its values for templates; without `sample` if it has no answer."""
-    asked = isinstance(plan.source, Completions)
+    asked = isinstance(plan.source, AskedModel)
     samples = EvalAnswers(answers)
     for line in lines(rows, MAX_ROW_BYTES):
         row = _row(line)

@@ -261,6 +261,22 @@ def test_log_probabilities_and_schemas_are_graded(sdk: Sdk, base: BaseModel) -> 
     assert "logprobs" not in str(EvalItem.objects.values_list("body"))
 
 
+def test_a_model_is_asked_in_the_fields_of_responses(sdk: Sdk, base: BaseModel) -> None:
+    tool = {"type": "function", "name": "sum", "parameters": {"type": "object"}, "strict": True}
+    format = {"type": "json_schema", "name": "a", "schema": {"type": "object"}, "strict": True}
+    sampling = {"max_completion_tokens": 7, "text": {"format": format}, "tools": [tool]}
+
+    def answer(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        shape = {"name": "a", "schema": {"type": "object"}, "strict": True}
+        assert body["response_format"] == {"type": "json_schema", "json_schema": shape}
+        assert body["tools"][0]["function"]["name"] == "sum"
+        assert (body["max_completion_tokens"], "text" in body) == (7, False)
+        return 200, completion("2")
+
+    run = go_on(_made(sdk, [SAME], type="responses", sampling_params=sampling), answer)
+    assert (run.status, run.passed, run.failed) == ("completed", 1, 2)
+
+
 def _body(item: EvalItem) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(item.body)
     return found

@@ -22,7 +22,7 @@ from tenants.api.endpoints.openai.batches import check_metadata
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, body_of, keyed_by_method
 from tenants.evals import criteria, runs, sources
-from tenants.evals.sources import Completions, EvalRow, RowsInside, RowsOfFile
+from tenants.evals.sources import AskedModel, EvalRow, RowsInside, RowsOfFile
 from tenants.evals.stages import EvalResult
 from tenants.evals.templates import TemplateFault
 from tenants.files import blobs, keeping
@@ -132,7 +132,7 @@ def _sample(run: EvalRun, result: EvalResult) -> dict[str, Any]:
     text = said.get("output_text")
     usage = (said.get("usage") or {}) if run.model else {}  # a row can have anything
     try:
-        asked = source.messages(EvalRow(result.item)) if isinstance(source, Completions) else []
+        asked = source.messages(EvalRow(result.item)) if isinstance(source, AskedModel) else []
     except TemplateFault:
         asked = []
     return {
