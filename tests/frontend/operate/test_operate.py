@@ -250,11 +250,11 @@ def test_tenants_are_filtered_and_sorted_in_the_address(operator: Client, tenant
 SORTS = ("slug", "-slug", "status", "-weight", "cost", "created_at")
 
 
-def test_a_thousand_tenants_are_paged_without_loss(
+def test_many_tenants_are_paged_without_loss(
     operator: Client, tenant: Tenant, django_assert_max_num_queries: Any
 ) -> None:
     Tenant.objects.bulk_create(
-        Tenant(slug=f"t{i:04}", name=f"T {i}", weight=1 + i % 3) for i in range(999)
+        Tenant(slug=f"t{i:04}", name=f"T {i}", weight=1 + i % 3) for i in range(129)
     )
     for sort in SORTS:
         seen: list[str] = []
@@ -264,7 +264,7 @@ def test_a_thousand_tenants_are_paged_without_loss(
                 answer = operator.get(reverse("operate_tenants") + where)
             seen += [one.slug for one in answer.context["tenants"]]
             where = ways(answer).get("Next")
-        assert len(seen) == len(set(seen)) == 1000, sort
+        assert len(seen) == len(set(seen)) == 130, sort
 
 
 def test_a_tenant_is_made(operator: Client) -> None:

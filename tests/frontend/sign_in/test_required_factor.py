@@ -43,8 +43,9 @@ def closed(tenant: Tenant) -> Tenant:
 def test_no_page_opens_without_it(closed: Tenant, role: str) -> None:
     client = client_of(closed, role)
     assert len(OF_TENANT) > 80
+    methods = METHODS if role == ROLES[0] else ("GET", "POST")
     for door in OF_TENANT:
-        for method in METHODS:
+        for method in methods:
             answer = client.generic(method, door.path)
             assert answer.status_code in (302, 403, 405), (method, door)
             if answer.status_code == 302:
