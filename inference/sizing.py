@@ -209,7 +209,8 @@ def plan(
 
 def _popularity(adapters: int, zipf: float) -> list[float]:
     ranks = [rank**-zipf for rank in range(1, adapters + 1)]
-    return [one / sum(ranks) for one in ranks]
+    whole = sum(ranks)
+    return [one / whole for one in ranks]
 
 
 def distinct(adapters: int, zipf: float, requests: int) -> float:

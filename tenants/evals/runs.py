@@ -6,7 +6,6 @@ repeats it. While a batch of the run is not over, the job is queued again for a 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
@@ -46,7 +45,6 @@ KEPT_S = 7 * 24 * 3600
 AT_ONCE = 100
 """Results stored at a time."""
 
-_criteria = msgspec.json.Decoder(list[Offered])
 _results = msgspec.json.Decoder(EvalResult)
 
 
@@ -135,7 +133,8 @@ def _read(run: EvalRun) -> None:
 def _judge(run: EvalRun) -> None:
     if (batch := run.samples) is not None:
         _require_answers(batch)
-    if not any(isinstance(one, ByModel) for one in _criteria.decode(json.dumps(run.eval.criteria))):
+    criteria = msgspec.convert(run.eval.criteria, list[Offered])
+    if not any(isinstance(one, ByModel) for one in criteria):
         run.note(stage=EvalStage.GRADE)
         return
     with _computed(run, "ask") as (found, out):

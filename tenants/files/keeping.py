@@ -13,7 +13,7 @@ from django.core.files.uploadedfile import TemporaryUploadedFile
 from django.db import transaction
 from django.utils import timezone
 
-from inference.errors import FileInUse, NotFound, StorageFull
+from inference.errors import FileInUse, InvalidRequest, NotFound, StorageFull
 from tenants import storage
 from tenants.adapters import quota
 from tenants.adapters.uploads.refusals import UploadRefused
@@ -22,6 +22,7 @@ from tenants.models import (
     Batch,
     EvalRun,
     FineTuningJob,
+    Purpose,
     StoredFile,
     Tenant,
     TenantExport,
@@ -64,6 +65,24 @@ def adopted(id: str, upload: TemporaryUploadedFile) -> Iterator[None]:
     except BaseException:
         blobs.remove(id)
         raise
+
+
+def to_read(tenant: Tenant, id: str, purpose: Purpose, param: str) -> StoredFile:
+    """The file, locked, so that it is not deleted (`delete`) before the current transaction has
+    noted who reads it. `param` is the field that names it.
+
+    Raises:
+        InvalidRequest: the tenant has none of this id, or it has another purpose.
+    """
+    current = tenant.files.current().select_for_update()
+    file = None if "\0" in id else current.filter(pk=id).first()
+    if file is None:
+        raise InvalidRequest(f"`{param}` is {id[:64]!r}: there is no such file.", param=param)
+    if file.purpose != purpose:
+        raise InvalidRequest(
+            f"The file's purpose is `{file.purpose}`: it must be `{purpose.value}`.", param=param
+        )
+    return file
 
 
 def delete(tenant: Tenant, id: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.asgi import get_asgi_application
@@ -61,3 +62,20 @@ def ask(secret: str) -> Ask:
     return lambda method, path, secret=secret, **options: async_to_sync(asked)(
         method, path, secret, **options
     )
+
+
+def with_sdk(secret: str, script: Callable[[openai.AsyncOpenAI], Any]) -> Any:
+    """What a script with OpenAI's SDK returns."""
+
+    async def run() -> Any:
+        async with PostgresDirectory() as directory:
+            django: Any = get_asgi_application()
+            app: Any = FileIntake(django, directory)
+            http: Any = httpx.AsyncClient(transport=httpx.ASGITransport(app))
+            async with http:
+                client = openai.AsyncOpenAI(
+                    api_key=secret, base_url="http://localhost/v1", http_client=http, max_retries=0
+                )
+                return await script(client)
+
+    return async_to_sync(run)()

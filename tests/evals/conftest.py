@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import httpx
 import openai
 import pytest
-from asgiref.sync import async_to_sync
 from django.conf import settings
-from django.core.asgi import get_asgi_application
 from django.test import override_settings
 
 from tenants.batch_states import Status
 from tenants.batches import jobs as batches
-from tenants.directory.auth import PostgresDirectory
 from tenants.evals import runs
 from tenants.files import blobs
-from tenants.files.intake import FileIntake
 from tenants.models import Batch, BatchLine, EvalRun
-from tests.batches.conftest import base, files_dir, no_jobs, secret, tenant
+from tests.batches.conftest import base, files_dir, no_jobs, secret, tenant, with_sdk
 
 __all__ = ["base", "files_dir", "no_jobs", "secret", "tenant"]
 
@@ -49,18 +45,7 @@ def completion(text: str, **choice: Any) -> dict[str, Any]:
 def sdk(secret: str) -> Sdk:
     """Runs a script with OpenAI's unmodified SDK, and returns what it returns."""
 
-    async def run(script: Callable[[openai.AsyncOpenAI], Any]) -> Any:
-        async with PostgresDirectory() as directory:
-            django: Any = get_asgi_application()
-            app: Any = FileIntake(django, directory)
-            http: Any = httpx.AsyncClient(transport=httpx.ASGITransport(app))
-            async with http:
-                client = openai.AsyncOpenAI(
-                    api_key=secret, base_url="http://localhost/v1", http_client=http, max_retries=0
-                )
-                return await script(client)
-
-    return async_to_sync(run)
+    return partial(with_sdk, secret)
 
 
 def go_on(run_id: str, answer: Answer) -> EvalRun:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from asgiref.sync import async_to_sync
-from django.core.asgi import get_asgi_application
 from django.utils import timezone
 from pytest_django import Settings
 
-from tenants.directory.auth import PostgresDirectory
 from tenants.files import keeping
-from tenants.files.intake import FileIntake
 from tenants.models import AuditEntry, BaseModel, FineTuningJob, StoredFile, Tenant
 from tenants.tuning_states import TuningStatus
+from tests.batches.conftest import with_sdk
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tuning.conftest import ROWS, Ask, MakeFile, MakeJob, asked, jsonl
 
@@ -39,23 +35,6 @@ def ask(secret: str) -> Ask:
 @pytest.fixture
 def file(make_file: MakeFile) -> StoredFile:
     return make_file()
-
-
-def with_sdk(secret: str, script: Callable[[openai.AsyncOpenAI], Any]) -> Any:
-    """What a script with OpenAI's SDK returns."""
-
-    async def run() -> Any:
-        async with PostgresDirectory() as directory:
-            django: Any = get_asgi_application()
-            app: Any = FileIntake(django, directory)
-            http: Any = httpx.AsyncClient(transport=httpx.ASGITransport(app))
-            async with http:
-                client = openai.AsyncOpenAI(
-                    api_key=secret, base_url="http://localhost/v1", http_client=http, max_retries=0
-                )
-                return await script(client)
-
-    return async_to_sync(run)()
 
 
 def test_the_sdk_makes_lists_pauses_resumes_and_cancels(secret: str, base: BaseModel) -> None:

@@ -328,17 +328,7 @@ def _kept(tenant: Tenant, file: StoredFile | str) -> StoredFile:
         keeping.require_room(tenant, file.size_bytes)
         file.save(force_insert=True)
         return file
-    current = tenant.files.current().select_for_update()
-    known = None if "\0" in file else current.filter(pk=file).first()
-    param = "data_source.source.id"
-    if known is None:
-        raise InvalidRequest(f"`{param}` is {file[:64]!r}: there is no such file.", param=param)
-    if known.purpose != Purpose.EVALS:
-        raise InvalidRequest(
-            f"The file's purpose is `{known.purpose}`: it must be `{Purpose.EVALS.value}`.",
-            param=param,
-        )
-    return known
+    return keeping.to_read(tenant, file, Purpose.EVALS, "data_source.source.id")
 
 
 def _retrieve_run(request: HttpRequest, key: ApiKey, id: str, run_id: str) -> dict[str, Any]:

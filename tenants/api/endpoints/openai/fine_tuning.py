@@ -22,6 +22,7 @@ from tenants.api.endpoints.openai.batches import check_metadata
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, body_of, keyed_by_method
 from tenants.directory.catalogue import unknown
+from tenants.files import keeping
 from tenants.models import (
     Adapter,
     ApiKey,
@@ -29,7 +30,6 @@ from tenants.models import (
     BaseModel,
     FineTuningJob,
     Purpose,
-    StoredFile,
     Tenant,
     TuningCheckpoint,
     TuningEvent,
@@ -183,26 +183,16 @@ def _start(job: FineTuningJob, tenant: Tenant, wanted: _Wanted) -> None:
             f"{settings.TENANT_TUNING_JOBS} are allowed.",
             retry_after_s=60,
         )
-    job.training_file = _file(tenant, wanted.training_file, "training_file")
+    job.training_file = keeping.to_read(
+        tenant, wanted.training_file, Purpose.FINE_TUNE, "training_file"
+    )
     if wanted.validation_file is not None:
-        job.validation_file = _file(tenant, wanted.validation_file, "validation_file")
+        job.validation_file = keeping.to_read(
+            tenant, wanted.validation_file, Purpose.FINE_TUNE, "validation_file"
+        )
     job.save(force_insert=True)
     job.report("The job was created. Its files are checked.")
     jobs.read_later(job)
-
-
-def _file(tenant: Tenant, id: str, param: str) -> StoredFile:
-    """The file, locked, so that it is not deleted meanwhile (`keeping.delete`)."""
-    current = tenant.files.current().select_for_update()
-    file = None if "\0" in id else current.filter(pk=id).first()
-    if file is None:
-        raise InvalidRequest(f"`{param}` is {id[:64]!r}: there is no such file.", param=param)
-    if file.purpose != Purpose.FINE_TUNE:
-        raise InvalidRequest(
-            f"The file's purpose is `{file.purpose}`: it must be `{Purpose.FINE_TUNE.value}`.",
-            param=param,
-        )
-    return file
 
 
 def _base_model(key: ApiKey, name: str) -> BaseModel:
