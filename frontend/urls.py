@@ -42,6 +42,8 @@ from frontend.views.operate import usage as all_usage
 from frontend.views.overview import overview
 from frontend.views.playground import conversations, playground, prompts
 from frontend.views.requests import annotating, dataset, request, requests, views
+from frontend.views.tuning import creating as tuning_creating
+from frontend.views.tuning import jobs as tuning_jobs
 from tenants.models import Tenant
 
 View = Callable[..., Any]
@@ -306,6 +308,14 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     "evals/<str:eval_id>/runs/<str:run_id>/cancel",
                     eval_runs.cancel,
                     name="evals-cancel",
+                ),
+                path("fine-tuning", tuning_jobs.tuning, name="fine-tuning"),
+                path("fine-tuning/new", tuning_creating.new_job, name="fine-tuning-new"),
+                path("fine-tuning/<str:job_id>", tuning_jobs.job, name="fine-tuning-one"),
+                path(
+                    "fine-tuning/<str:job_id>/<str:action>",
+                    tuning_jobs.change,
+                    name="fine-tuning-change",
                 ),
                 path("files", files.files, name="batches-files"),
                 path("files/<str:file_id>", files.download, name="batches-file"),

@@ -99,6 +99,8 @@ STATES = {
     "not served": "bad",
     "uploading": "busy",
     "validating": "busy",
+    "validating files": "busy",
+    "succeeded": "ok",
     "probing": "busy",
     "expires soon": "warn",
     "cut by length": "warn",

@@ -45,7 +45,7 @@ from tenants.permissions import TABLE, Caller, Permission
 FILES = "/v1/files"
 MESSAGE_BATCHES = "/v1/messages/batches"
 PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
-FORMS = re.compile(r"/t/(?P<tenant>[-a-zA-Z0-9_]+)/(files|batches/new)")
+FORMS = re.compile(r"/t/(?P<tenant>[-a-zA-Z0-9_]+)/(files|batches/new|fine-tuning/new)")
 REFUSED = "lorikeet.file_refused"
 """Key of the error in the scope of a form whose body was refused."""
 JSON = re.compile(r"/v1/(batches|fine_tuning/jobs|uploads|uploads/[^/]+/complete)")

@@ -32,6 +32,8 @@ _ENDED = sorted(status.value for status in ENDED)
 RECENTLY = timedelta(days=1)
 """The time whose trained tokens count when the next job is chosen."""
 MAX_SUFFIX = 40
+AUDITED = "tuning job"
+"""The kind of a job in the audit log."""
 ID_DIGITS = 8
 """Of a job's id, at the end of its adapter's name."""
 
@@ -140,6 +142,10 @@ class FineTuningJob(models.Model):
     @property
     def adapter_name(self) -> str:
         return tuned_adapter(self.suffix, self.pk[-ID_DIGITS:])
+
+    @property
+    def status_words(self) -> str:
+        return self.status.replace("_", " ")
 
     @property
     def fine_tuned_model(self) -> str:

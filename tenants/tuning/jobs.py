@@ -182,6 +182,15 @@ def end_tuning(job_id: str) -> None:
     log.info("tuning_ended", job=job.pk, status=job.status)
 
 
+def pause(job: FineTuningJob) -> None:
+    """Have the trainer save the job's state and leave it.
+
+    Raises:
+        TuningNotPossible: it has ended, is paused, or is trained already.
+    """
+    job.require(TuningStatus.PAUSED, "paused")
+
+
 def resume(job: FineTuningJob) -> None:
     """Have a paused job trained further.
 

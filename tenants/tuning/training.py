@@ -259,8 +259,16 @@ class _Following:
         told = f"Step {step}/{total}: training loss={metrics['train_loss']:.4f}"
         if "full_valid_loss" in metrics:
             told += f", validation loss={metrics['full_valid_loss']:.4f}"
-        at = {"step": step, "total_steps": total, "estimated_finish": int(finish.timestamp())}
-        job.report(told, {**metrics, **at})
+        job.report(
+            told,
+            {
+                **metrics,
+                "step": step,
+                "total_steps": total,
+                "trained_tokens": message.tokens,
+                "estimated_finish": int(finish.timestamp()),
+            },
+        )
         if message.ends_epoch:
             job.checkpoints.update_or_create(step=step, defaults={"metrics": metrics})
 

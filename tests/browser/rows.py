@@ -46,7 +46,7 @@ from tenants.models.audit import Actor, acting
 from tenants.models.usage.sums import FIGURES
 from tests.browser.served import MODEL_NAME
 from tests.frontend.addresses import Subject
-from tests.tenants.making import SAME, make_batch, make_eval, make_eval_run
+from tests.tenants.making import SAME, make_batch, make_eval, make_eval_run, make_tuning_job
 
 COMPANY = "Harbour Outfitters"
 LONG_NAME = "The International Society for Perfectly Ordinary Widgets Ltd"
@@ -170,6 +170,7 @@ def _furnish(tenant: Tenant, people: dict[str, User]) -> tuple[str, str]:
     _limit(tenant, keys)
     _batch(keys[-1])
     _evaluate(keys[-1])
+    _tune(tenant)
     invite, by = Invitation.objects.invite, people["owner"]
     invite(tenant, role=Role.DEVELOPER, note="Bo from the data team", by=by)
     return key, invite(tenant, role=Role.VIEWER, note="The auditors", by=by)[1]
@@ -239,6 +240,22 @@ def _evaluate(key: ApiKey) -> None:
         )  # fmt: skip
     error = {"code": "invalid_rows", "message": "Line 7: `item` does not follow the eval's schema."}
     make_eval_run(eval, key, status="failed", error=error, created_at=now - timedelta(hours=1))
+
+
+def _tune(tenant: Tenant) -> None:
+    """A job that is trained, one that has failed, and one that waits."""
+    now = timezone.now()
+    error = {"code": "invalid_file", "param": "training_file"}
+    error["message"] = "Line 12: `messages` has 0 messages; it must have 1 to 256."
+    make_tuning_job(
+        tenant, MODEL_NAME, suffix="returns", status="failed", error=error,
+        created_at=now - timedelta(days=2), finished_at=now - timedelta(days=2),
+    )  # fmt: skip
+    make_tuning_job(
+        tenant, MODEL_NAME, suffix="sizes", status="paused", created_at=now - timedelta(hours=2)
+    )
+    created_at = now - timedelta(minutes=9)
+    make_tuning_job(tenant, MODEL_NAME, reports=120, claimed_by=1, created_at=created_at)
 
 
 def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:

@@ -82,8 +82,8 @@ class Page:
 class Subject:
     """The objects that pages show: a tenant by its slug, an adapter of it with a version's number,
     row ids of a key, a base model and a rollout, a request, the link of a shared conversation, a
-    batch that has a file of requests, a file, and an eval with two completed runs. Pages of objects
-    that are None are left out."""
+    batch that has a file of requests, a file, an eval with two completed runs, and a fine-tuning
+    job. Pages of objects that are None are left out."""
 
     slug: str
     adapter: str | None = None
@@ -98,6 +98,7 @@ class Subject:
     eval: str | None = None
     run: str | None = None
     later_run: str | None = None
+    job: str | None = None
 
     @classmethod
     def of(cls, tenant: Tenant) -> Subject:
@@ -125,6 +126,7 @@ class Subject:
             eval.pk if eval else None,
             earlier,
             later,
+            tenant.tuning_jobs.values_list("pk", flat=True).first(),
         )
 
     def arguments(self, page: str) -> Mapping[str, Any]:
@@ -143,6 +145,7 @@ class Subject:
             "file_id": self.file,
             "eval_id": self.eval,
             "run_id": self.run,
+            "job_id": self.job,
             "role": "input",
             "document": "adapters",
         }

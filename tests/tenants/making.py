@@ -26,12 +26,14 @@ from tenants.models import (
     Eval,
     EvalItem,
     EvalRun,
+    FineTuningJob,
     GatewayProcess,
     Membership,
     Purpose,
     Rollout,
     State,
     Tenant,
+    TuningEvent,
     User,
 )
 from tests.storing import make_bytes
@@ -181,6 +183,42 @@ def _eval_result(eval: Eval, number: int, passed: bool | None) -> EvalResult:
     text = str(number + 1) if passed else f"It is {number + 2}, I think."
     sample = error if passed is None else {"output_text": text}
     return EvalResult(number, grades[0].outcome, item, sample, grades)
+
+
+def make_tuning_job(
+    tenant: Tenant, base: str = "base", reports: int = 0, **fields: Any
+) -> FineTuningJob:
+    """A job that is trained since some minutes: so many reports were made, every two seconds, and
+    one epoch in ten of them."""
+    file = tenant.files.create(purpose=Purpose.FINE_TUNE, filename="rows.jsonl", size_bytes=3)
+    given: dict[str, Any] = {
+        "training_file": file,
+        "hyperparameters": {"n_epochs": 3, "batch_size": 4, "learning_rate_multiplier": 1.0},
+        "suffix": "support",
+        "seed": 7,
+        "status": "running",
+        "actor": {"kind": "user", "id": 1, "name": "linus", "address": "", "request_id": ""},
+    }
+    job = FineTuningJob.objects.create(
+        tenant=tenant, base_model=make_base(base), **(given | fields)
+    )
+    job.report("Training began.")
+    began, total = timezone.now() - timedelta(seconds=2 * reports), 2 * reports
+    for step in range(1, reports + 1):
+        metrics = {"train_loss": 0.4 + 3 / (1 + step / 10)}
+        if step % 10 == 0:
+            metrics["full_valid_loss"] = metrics["train_loss"] + 0.2
+            job.checkpoints.create(step=step, metrics=metrics)
+        data = {**metrics, "step": step, "total_steps": total, "trained_tokens": 900 * step}
+        told = f"Step {step}/{total}: training loss={metrics['train_loss']:.4f}"
+        at = began + timedelta(seconds=2 * step)
+        TuningEvent.objects.create(job=job, level="info", message=told, data=data, created_at=at)
+        job.metrics, job.trained_tokens = metrics, 900 * step
+        job.estimated_finish = timezone.now() + timedelta(seconds=2 * (total - step))
+    if job.finished_at is not None:
+        job.estimated_finish = None
+    job.save()
+    return job
 
 
 def make_key(tenant: Tenant, *scopes: str, **fields: Any) -> tuple[ApiKey, str]:

@@ -21,7 +21,7 @@ from inference.errors import TuningNotPossible
 from tenants.batches.jobs import QUEUE as READING
 from tenants.files import blobs
 from tenants.models import Adapter, AuditEntry, FineTuningJob, State, Tenant
-from tenants.tuning import jobs
+from tenants.tuning import jobs, training
 from tenants.tuning.jobs import TRAINING_QUEUE, end_tuning, read_files, tend_tuning
 from tenants.tuning.training import MOST_CRASHES, Trainer, TrainingInterrupted
 from tenants.tuning_states import TuningStatus
@@ -84,15 +84,20 @@ def digest(job: FineTuningJob) -> str:
 
 @pytest.mark.timeout(900)  # it trains twice, at the lowest priority
 def test_a_killed_training_goes_on_and_becomes_a_ready_version(
-    make_job: MakeJob, make_file: MakeFile, trainer: Trainer, gateway: FakeGateway
+    make_job: MakeJob,
+    make_file: MakeFile,
+    trainer: Trainer,
+    gateway: FakeGateway,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fields = {"hyperparameters": NUMBERS | {"n_epochs": 32}, "suffix": "parrot", "actor": ACTOR}
+    # The process gets at most some fifteen steps ahead, of which the pipe holds the messages.
+    monkeypatch.setattr(training, "MAX_LINE_BYTES", 512)
+    fields = {"hyperparameters": NUMBERS | {"n_epochs": 12}, "suffix": "parrot", "actor": ACTOR}
     job = make_job(**fields, validation_file=make_file(ROWS[:1]))
     run_worker(READING)
     assert status(job) == TuningStatus.QUEUED
     killed: list[int] = []
 
-    # The process gets at most sixty steps ahead: those in the pipe, and those that were just read.
     def kill_once() -> None:
         if not killed and blobs.exists(job.pk):
             (child,) = children()
@@ -118,9 +123,9 @@ def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     assert lineage["metrics"] == job.metrics and job.metrics["full_valid_loss"] > 0
     assert lineage["trained_tokens"] == job.trained_tokens > 0
     assert not blobs.exists(job.pk) and not children()
-    assert job.checkpoints.count() == 32
+    assert job.checkpoints.count() == 12
     last: Any = job.events.filter(data__isnull=False)[0].data
-    assert (last["step"], last["total_steps"]) == (96, 96) and last["estimated_finish"]
+    assert (last["step"], last["total_steps"]) == (36, 36) and last["estimated_finish"]
     messages = [event.message for event in job.events.all()]
     assert messages[0] == f"The job succeeded: the model is {job.fine_tuned_model}."
     assert any(one.startswith("Training goes on after step") for one in messages)

@@ -15,6 +15,7 @@ from tests.tenants.making import (
     make_key,
     make_member,
     make_rollout,
+    make_tuning_job,
     make_version,
 )
 from tests.tenants.spending import spend
@@ -32,6 +33,7 @@ def full(tenant: Tenant) -> Tenant:
     eval = make_eval(tenant)
     make_eval_run(eval, key)
     make_eval_run(eval, key)
+    make_tuning_job(tenant)
     member = Membership.objects.get(user=make_member(tenant, "developer"))
     Conversation.objects.keep(member, "Plans", "[]").share()
     return tenant

@@ -23,7 +23,14 @@ from tenants.fleet.gateways import gateways
 from tenants.models import ApiKey, BaseModel, Tenant
 from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
 from tests.frontend.clients import client_of
-from tests.tenants.making import make_batch, make_eval, make_eval_run, make_rollout, make_user
+from tests.tenants.making import (
+    make_batch,
+    make_eval,
+    make_eval_run,
+    make_rollout,
+    make_tuning_job,
+    make_user,
+)
 
 MAX_QUERIES = 12
 LABELLED = re.compile(r'<(a|button)\b[^>]* aria-label="([^"]*)"[^>]*>(.*?)</\1>', re.DOTALL)
@@ -51,6 +58,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             eval = make_eval(tenants[0])
             for _ in range(2):
                 make_eval_run(eval, key, [True, False, None] * 100)
+            make_tuning_job(tenants[0], reports=200)
             yield tenants[0]
             transaction.set_rollback(True)
 

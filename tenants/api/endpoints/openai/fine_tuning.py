@@ -6,48 +6,40 @@ Jobs are created and shown here; workers read their files and trainers train the
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest
 
-from inference.errors import InvalidRequest, NotFound, RateLimitExceeded
-from tenants.adapters import quota
+from inference.errors import InvalidRequest, NotFound
 from tenants.api.endpoints.openai.batches import check_metadata
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, body_of, keyed_by_method
 from tenants.directory.catalogue import unknown
-from tenants.files import keeping
 from tenants.models import (
     Adapter,
     ApiKey,
     AuditEntry,
     BaseModel,
     FineTuningJob,
-    Purpose,
-    Tenant,
     TuningCheckpoint,
     TuningEvent,
 )
 from tenants.models.audit import actor_of
-from tenants.models.tuning import MAX_SUFFIX
+from tenants.models.tuning import AUDITED
 from tenants.naming import adapter_of
 from tenants.permissions import TABLE, Permission
-from tenants.tuning import jobs
+from tenants.tuning import jobs, starting
 from tenants.tuning.hyperparameters import AUTO, BOUNDS, Auto
+from tenants.tuning.starting import MAX_SEED, SUFFIX, SUFFIX_RULE
 from tenants.tuning_states import TuningStatus
 
 USERS = TABLE[Permission.EDIT_ADAPTERS][1]
 """A job makes an adapter."""
 MAX_PAGE = 100
-MAX_SEED = (1 << 31) - 1
-SUFFIX = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_SUFFIX - 1}}}")
-AUDITED = "tuning job"
 
 
 class _Hyperparameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -168,31 +160,9 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
         actor=msgspec.to_builtins(actor_of(request, key)),
     )
     with transaction.atomic():
-        _start(job, quota.locked(key.tenant_id), wanted)
+        starting.start(job, wanted.training_file, wanted.validation_file)
         _audit(request, key, job, "created")
     return shown(job)
-
-
-def _start(job: FineTuningJob, tenant: Tenant, wanted: _Wanted) -> None:
-    """Save a new job and have its files read. The tenant is locked, so that a concurrent request
-    counts this job."""
-    under_way = tenant.tuning_jobs.unfinished().count()
-    if under_way >= settings.TENANT_TUNING_JOBS:
-        raise RateLimitExceeded(
-            f"Tenant `{tenant.slug}` has {under_way} unfinished fine-tuning jobs; at most "
-            f"{settings.TENANT_TUNING_JOBS} are allowed.",
-            retry_after_s=60,
-        )
-    job.training_file = keeping.to_read(
-        tenant, wanted.training_file, Purpose.FINE_TUNE, "training_file"
-    )
-    if wanted.validation_file is not None:
-        job.validation_file = keeping.to_read(
-            tenant, wanted.validation_file, Purpose.FINE_TUNE, "validation_file"
-        )
-    job.save(force_insert=True)
-    job.report("The job was created. Its files are checked.")
-    jobs.read_later(job)
 
 
 def _base_model(key: ApiKey, name: str) -> BaseModel:
@@ -257,11 +227,7 @@ def _suffix(asked: str | None) -> str:
     if asked is None:
         return ""
     if not SUFFIX.fullmatch(asked):
-        raise InvalidRequest(
-            f"`suffix` is {asked[:64]!r}: it must have 1 to {MAX_SUFFIX} letters, digits, dots, "
-            "underscores and hyphens, with a letter or digit first.",
-            param="suffix",
-        )
+        raise InvalidRequest(f"`suffix` is {asked[:64]!r}: it {SUFFIX_RULE}", param="suffix")
     return asked.lower()
 
 
@@ -309,7 +275,7 @@ def _cancel(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
 
 def _pause(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
     job = found(key, id)
-    job.require(TuningStatus.PAUSED, "paused")
+    jobs.pause(job)
     return _changed(request, key, job)
 
 

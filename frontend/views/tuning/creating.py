@@ -1,0 +1,151 @@
+"""Starting a fine-tuning job in the console: of a file that is there, or of one sent with the form.
+
+`tenants.files.intake` bounds the body of the form before it gets here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+from django import forms
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt, csrf_protect
+from django.views.decorators.http import require_http_methods
+
+from frontend.pages import tenant_page
+from frontend.views.batches.creating import MAX_CHOICES, NamedField
+from frontend.views.batches.files import keep
+from inference.errors import InferenceError
+from tenants.files import intake
+from tenants.models import AuditEntry, BaseModel, FineTuningJob, Purpose, StoredFile, Tenant
+from tenants.models.audit import Actor, actor_of
+from tenants.models.tuning import AUDITED, MAX_SUFFIX
+from tenants.permissions import Caller, Permission
+from tenants.sizes import size
+from tenants.tuning import starting
+from tenants.tuning.child.rows import MAX_BYTES
+from tenants.tuning.hyperparameters import AUTO, BOUNDS
+
+
+class TuningForm(forms.Form):
+    """A new job. What is left empty of the hyperparameters is chosen by the number of rows."""
+
+    model = forms.ChoiceField(label="Base model")
+    training_file = NamedField(
+        StoredFile.objects.none(), required=False, label="Training file", empty_label="Choose"
+    )
+    upload = forms.FileField(
+        required=False,
+        max_length=255,
+        label="Or upload a file",
+        help_text="A JSONL file: one dialogue on each line, in OpenAI's chat format.",
+        widget=forms.FileInput({"accept": ".jsonl"}),
+    )
+    validation_file = NamedField(
+        StoredFile.objects.none(),
+        required=False,
+        label="Validation file",
+        empty_label="None",
+        help_text="The loss on it is computed at the end of each epoch.",
+    )
+    suffix = forms.RegexField(
+        rf"\A{starting.SUFFIX.pattern}\Z",
+        required=False,
+        label="Name",
+        max_length=MAX_SUFFIX,
+        help_text="The beginning of the adapter's name.",
+        error_messages={"invalid": f"The name {starting.SUFFIX_RULE}"},
+    )
+    n_epochs = forms.IntegerField(required=False, label="Epochs")
+    batch_size = forms.IntegerField(required=False, label="Batch size")
+    learning_rate_multiplier = forms.FloatField(required=False, label="Learning rate multiplier")
+    seed = forms.IntegerField(
+        required=False, min_value=0, max_value=starting.MAX_SEED, help_text="Empty: a random one."
+    )
+
+    def __init__(self, tenant: Tenant, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        names = BaseModel.objects.that_chat().order_by("name").values_list("name", flat=True)
+        chosen: Any = self.fields["model"]
+        chosen.choices = [(name, name) for name in names]
+        files = tenant.files.current().filter(purpose=Purpose.FINE_TUNE)
+        for name in ("training_file", "validation_file"):
+            field = self.fields[name]
+            assert isinstance(field, NamedField)
+            field.queryset = files if self.is_bound else files[:MAX_CHOICES]
+        for name, (least, most) in BOUNDS.items():
+            number: Any = self.fields[name]
+            number.min_value, number.max_value = least, most
+            number.help_text = f"{least:g} to {most:g}; chosen for you if empty."
+
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = self.cleaned_data
+        file, upload = given.get("training_file"), given.get("upload")
+        if not self.errors and bool(file) == bool(upload):
+            self.add_error("training_file", "Choose a file here, or one to upload, not both.")
+        if upload and upload.size > MAX_BYTES:
+            told = f"The file has {size(upload.size)}; at most {size(MAX_BYTES)} are allowed."
+            self.add_error("upload", told)
+        for name, (least, most) in BOUNDS.items():
+            value = given.get(name)
+            if value is not None and not least <= value <= most:
+                self.add_error(name, f"It is {value:g}: it must be from {least:g} to {most:g}.")
+        return given
+
+    def start(self, tenant: Tenant, actor: Actor) -> FineTuningJob | None:
+        """Start the job of a valid form; None, with an error, if it is refused."""
+        given = self.cleaned_data
+        seed = given["seed"]
+        job = FineTuningJob(
+            tenant=tenant,
+            base_model=BaseModel.objects.get(name=given["model"]),
+            hyperparameters={name: AUTO if given[name] is None else given[name] for name in BOUNDS},
+            suffix=given["suffix"].lower(),
+            seed=secrets.randbelow(starting.MAX_SEED + 1) if seed is None else seed,
+            actor=msgspec.to_builtins(actor),
+        )
+        held = given["validation_file"]
+        try:
+            file = given["training_file"] or keep(tenant, given["upload"], Purpose.FINE_TUNE)
+            with transaction.atomic():
+                starting.start(job, file.pk, held.pk if held else None)
+                AuditEntry.objects.note(actor, tenant, "created", job.pk, AUDITED)
+        except InferenceError as refused:
+            self.add_error(None, refused.message)
+            return None
+        return job
+
+
+@csrf_exempt  # only `_create` checks: its token is in a body that may have been refused
+@never_cache
+@require_http_methods(["GET", "POST"])
+@tenant_page(Permission.EDIT_ADAPTERS)
+def new_job(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The form of a new job; POST starts it."""
+    if request.method != "POST":
+        initial = {"training_file": request.GET.get("file", "")}
+        return _form(request, TuningForm(caller.tenant, initial=initial))
+    if (refused := intake.refusal_of(request)) is not None:
+        messages.error(request, refused.message)
+        return _form(request, TuningForm(caller.tenant))
+    response: HttpResponse = csrf_protect(_create)(request, caller)
+    return response
+
+
+def _create(request: HttpRequest, caller: Caller) -> HttpResponse:
+    form, actor = TuningForm(caller.tenant, request.POST, request.FILES), actor_of(request)
+    assert actor is not None, "tenant_page lets nobody else in"
+    if not form.is_valid() or (job := form.start(caller.tenant, actor)) is None:
+        return _form(request, form)
+    messages.success(request, "Job created. Its files are being checked.")
+    return redirect("fine-tuning-one", caller.tenant.slug, job.pk)
+
+
+def _form(request: HttpRequest, form: TuningForm) -> HttpResponse:
+    return render(request, "tuning/new.html", {"form": form}, status=422 if form.errors else 200)

@@ -1,0 +1,118 @@
+"""A tenant's fine-tuning jobs: the list, and one with its losses, checkpoints and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from frontend.lists import older_than, page_of, words_of
+from frontend.pages import tenant_page
+from frontend.views.adapters.fingerprints import not_modified
+from frontend.views.tuning.curve import HEIGHT, WIDTH, LossCurve
+from inference.errors import TuningNotPossible
+from tenants.models import AuditEntry, FineTuningJob, Tenant
+from tenants.models.audit import actor_of
+from tenants.models.tuning import AUDITED
+from tenants.permissions import Caller, Permission
+from tenants.tuning import jobs
+from tenants.tuning_states import ENDED, TuningStatus, before
+
+EVENTS = 50
+"""Events per page."""
+CHANGES: Mapping[str, tuple[Callable[[FineTuningJob], None], str]] = {
+    "pause": (jobs.pause, "Paused. A trainer goes on with it from there once it is resumed."),
+    "resume": (jobs.resume, "Resumed. It waits for a trainer."),
+    "cancel": (jobs.cancel, "Cancelled. Nothing of it is kept."),
+}
+"""By the name of each change: what makes it, and what is said then."""
+
+
+@never_cache
+@require_GET
+@tenant_page(Permission.EDIT_ADAPTERS)
+def tuning(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The list, newest first."""
+    found, after = caller.tenant.tuning_jobs.all(), words_of(request, "after")
+    if newer := found.filter(pk=after).first():
+        found = older_than(found, newer, "created_at")
+    rows, last = page_of(found.select_related("base_model", "training_file"))
+    fingerprint = _fingerprint([(row.pk, row.status, row.metrics) for row in rows])
+    if not_modified(request, fingerprint):
+        return HttpResponse(status=304)
+    context = {"rows": rows, "last": last, "paged": bool(after), "fingerprint": fingerprint}
+    return render(request, "tuning/jobs.html", context)
+
+
+@never_cache
+@require_GET
+@tenant_page(Permission.EDIT_ADAPTERS)
+def job(request: HttpRequest, caller: Caller, job_id: str) -> HttpResponse:
+    """One job; its events are listed newest first."""
+    found = _of(caller.tenant, job_id)
+    events, after = found.events.all(), words_of(request, "after")
+    newest = events.values_list("pk", flat=True).first()
+    version = found.version
+    fingerprint = _fingerprint((found.status, newest, version and version.state))
+    if not_modified(request, fingerprint):
+        return HttpResponse(status=304)
+    if newer := events.filter(pk=after).first():
+        events = older_than(events, newer, "created_at")
+    rows, last = page_of(events, EVENTS)
+    kept = caller.tenant.files.current()
+    context = {
+        "job": found,
+        "version": version,
+        "curve": LossCurve.of(found),
+        "width": WIDTH,
+        "height": HEIGHT,
+        "files": kept.in_bulk([found.training_file_id, found.validation_file_id]),
+        "changes": [*_possible(found)],
+        "checkpoints": found.checkpoints.all(),
+        "rows": rows,
+        "last": last,
+        "fingerprint": fingerprint,
+    }
+    return render(request, "tuning/job.html", context)
+
+
+@require_POST
+@tenant_page(Permission.EDIT_ADAPTERS)
+def change(request: HttpRequest, caller: Caller, job_id: str, action: str) -> HttpResponse:
+    """Make one of CHANGES."""
+    found = _of(caller.tenant, job_id)
+    if action not in CHANGES:
+        raise Http404
+    make, said = CHANGES[action]
+    try:
+        make(found)
+    except TuningNotPossible as refused:
+        messages.error(request, refused.message)
+    else:
+        AuditEntry.objects.note(actor_of(request), caller.tenant, "changed", found.pk, AUDITED)
+        messages.success(request, said)
+    return redirect("fine-tuning-one", caller.tenant.slug, found.pk)
+
+
+def _of(tenant: Tenant, job_id: str) -> FineTuningJob:
+    found = tenant.tuning_jobs.select_related("tenant", "base_model", "version__adapter")
+    return get_object_or_404(found, pk=job_id.replace("\0", ""))
+
+
+def _possible(job: FineTuningJob) -> list[str]:
+    """The names of the CHANGES that its state allows."""
+    if job.status in ENDED or job.version_id is not None:
+        return []
+    paused = job.status == TuningStatus.PAUSED
+    may_pause = job.status in before(TuningStatus.PAUSED)
+    return ["resume"] * paused + ["pause"] * may_pause + ["cancel"]
+
+
+def _fingerprint(told: object) -> str:
+    """A value that changes whenever what is shown does, apart from times."""
+    return sha256(repr(told).encode()).hexdigest()[:16]

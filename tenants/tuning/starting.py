@@ -1,0 +1,49 @@
+"""Starting a fine-tuning job, for the API and the console."""
+
+from __future__ import annotations
+
+import re
+
+from django.conf import settings
+from django.db import transaction
+
+from inference.errors import RateLimitExceeded
+from tenants.adapters import quota
+from tenants.files import keeping
+from tenants.models import FineTuningJob, Purpose
+from tenants.models.tuning import MAX_SUFFIX
+from tenants.tuning import jobs
+
+MAX_SEED = (1 << 31) - 1
+SUFFIX = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_SUFFIX - 1}}}")
+SUFFIX_RULE = (
+    f"must have 1 to {MAX_SUFFIX} letters, digits, dots, underscores and hyphens, with a letter or "
+    "digit first."
+)
+
+
+def start(job: FineTuningJob, training_file: str, validation_file: str | None = None) -> None:
+    """Save a new job and have the files with these ids read.
+
+    Raises:
+        InvalidRequest: the tenant has no such file, or it has another purpose.
+        RateLimitExceeded: the tenant has too many unfinished jobs.
+    """
+    with transaction.atomic():
+        tenant = quota.locked(job.tenant_id)  # a concurrent request is to count this job
+        under_way = tenant.tuning_jobs.unfinished().count()
+        if under_way >= settings.TENANT_TUNING_JOBS:
+            raise RateLimitExceeded(
+                f"Tenant `{tenant.slug}` has {under_way} unfinished fine-tuning jobs; at most "
+                f"{settings.TENANT_TUNING_JOBS} are allowed.",
+                retry_after_s=60,
+            )
+        found = keeping.to_read(tenant, training_file, Purpose.FINE_TUNE, "training_file")
+        job.training_file = found
+        if validation_file is not None:
+            job.validation_file = keeping.to_read(
+                tenant, validation_file, Purpose.FINE_TUNE, "validation_file"
+            )
+        job.save(force_insert=True)
+        job.report("The job was created. Its files are checked.")
+        jobs.read_later(job)
