@@ -1,4 +1,4 @@
-"""The states of a fine-tuning job and the transitions between them. Pure.
+"""The methods of fine-tuning, the states of a job and the transitions between them. Pure.
 
     validating_files -> queued <-> running -> succeeded
           |            ^  |          |  '---> failed
@@ -13,6 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final, Literal
+
+Method = Literal["supervised", "dpo"]
+"""By OpenAI's names."""
+SUPERVISED: Final = "supervised"
+DPO: Final = "dpo"
+"""Direct preference optimisation (Rafailov et al., 2023, arXiv:2305.18290)."""
 
 
 class TuningStatus(StrEnum):

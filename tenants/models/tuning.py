@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 from django.db import models, transaction
 from django.db.models import Aggregate, Count, F, OuterRef, Q, Subquery, Sum
@@ -24,11 +24,13 @@ from inference.errors import TuningNotPossible, short
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion, BaseModel
 from tenants.models.files import StoredFile
+from tenants.models.keys import ApiKey
 from tenants.naming import ACTIVE, tuned_adapter, tuned_name
-from tenants.tuning_states import ENDED, TuningStatus, before
+from tenants.tuning_states import ENDED, SUPERVISED, Method, TuningStatus, before
 
 STATUSES = [(status.value, status.value) for status in TuningStatus]
 _ENDED = sorted(status.value for status in ENDED)
+METHODS = [(name, name) for name in get_args(Method)]
 RECENTLY = timedelta(days=1)
 """The time whose trained tokens count when the next job is chosen."""
 MAX_SUFFIX = 40
@@ -86,13 +88,15 @@ class FineTuningJobQuerySet(models.QuerySet["FineTuningJob"]):
 
 
 class FineTuningJob(models.Model):
-    """`hyperparameters` are as asked for until the files are read, then the numbers that are used.
+    """`key` pays for it: that of the program that made it, or of the member's playground.
+    `hyperparameters` are as asked for until the files are read, then the numbers that are used.
     `actor` made the job, and so the adapter. `version` is the result, also while it is checked;
     `metrics` are the last ones. `crashes` counts the ends of its training process that nobody
     wanted."""
 
     id = models.CharField(primary_key=True, max_length=32, default=new_job_id, editable=False)
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="tuning_jobs")
+    key = models.ForeignKey(ApiKey, models.CASCADE, related_name="+")
     base_model = models.ForeignKey(BaseModel, models.CASCADE, related_name="+")
     # A job that has ended outlives its files, and still names them.
     training_file = models.ForeignKey(
@@ -101,6 +105,7 @@ class FineTuningJob(models.Model):
     validation_file = models.ForeignKey(
         StoredFile, models.DO_NOTHING, null=True, related_name="+", db_constraint=False
     )
+    method = models.CharField(max_length=16, choices=METHODS, default=SUPERVISED)
     hyperparameters = models.JSONField()
     suffix = models.CharField(max_length=MAX_SUFFIX)
     seed = models.PositiveIntegerField()

@@ -25,6 +25,7 @@ from tenants.batches import jobs as batches
 from tenants.files import blobs
 from tenants.models import AdapterVersion, FineTuningJob, State, StoredFile
 from tenants.queueing import UNFINISHED, has_job
+from tenants.tuning import billing
 from tenants.tuning.child.rows import MAX_BYTES
 from tenants.tuning.hyperparameters import chosen
 from tenants.tuning.training import Trainer, TrainingInterrupted
@@ -70,14 +71,14 @@ def read_files(job_id: str) -> None:
     rows = _rows(job, job.training_file, "training_file")
     if rows and job.validation_file and not _rows(job, job.validation_file, "validation_file"):
         return
-    if rows and queue(job, hyperparameters=chosen(job.hyperparameters, rows)):
+    if rows and queue(job, hyperparameters=chosen(job.method, job.hyperparameters, rows)):
         job.report(f"The files are valid: {rows} rows to train on. The job is queued.")
     log.info("tuning_files_read", job=job.pk, rows=rows, status=job.status)
 
 
 def _rows(job: FineTuningJob, file: StoredFile, param: str) -> int:
     """The number of the file's rows; 0 if the job has failed, because they are not valid."""
-    task = {"task": "rows", "max_rows": settings.TUNING_ROWS}
+    task = {"task": "rows", "max_rows": settings.TUNING_ROWS, "method": job.method}
     if file.size_bytes > MAX_BYTES:
         message = f"The file has {file.size_bytes} bytes; at most {MAX_BYTES} are allowed."
         return _refuse(job, param, message)
@@ -170,6 +171,7 @@ def end_tuning(job_id: str) -> None:
     if version is None:
         job.fail("adapter_deleted", "The adapter was deleted while it was checked.")
     elif version.state in (State.READY, State.ARCHIVED):
+        billing.bill(job)
         if job.advance(TuningStatus.SUCCEEDED):
             job.report(f"The job succeeded: the model is {job.fine_tuned_model}.")
     elif version.state == State.REJECTED:

@@ -40,7 +40,7 @@ from tenants.models.audit import SYSTEM, Actor, acting
 from tenants.storage import scratch_folder
 from tenants.tuning.child import protocol
 from tenants.tuning.child.protocol import ChildLimits, TuningProgress, TuningTask, WholeTask
-from tenants.tuning_states import TuningStatus
+from tenants.tuning_states import Method, TuningStatus
 
 log = structlog.get_logger(__name__)
 
@@ -179,6 +179,8 @@ class Trainer:
             device=self.device,
             threads=settings.TUNING_THREADS,
             seed=job.seed,
+            method=msgspec.convert(job.method, Method),
+            beta=asked.get("beta", 0.0),
             modules=target_modules_of(base).leaf_names,
             rank=min(settings.TUNING_RANK, base.max_lora_rank),
             alpha=settings.TUNING_ALPHA,
@@ -318,6 +320,7 @@ def _lineage(job: FineTuningJob, digest: str, end: TuningProgress) -> dict[str, 
         "training_file_sha256": digest,
         "base_model": job.base_model.name,
         "base_model_sha256": end.base_sha256,
+        "method": job.method,
         "hyperparameters": job.hyperparameters,
         "seed": job.seed,
         "trained_tokens": job.trained_tokens,

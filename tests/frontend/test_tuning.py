@@ -17,7 +17,8 @@ from tenants.tuning_states import TuningStatus
 from tests.frontend.clients import client_of
 from tests.tenants.making import make_adapter, make_base, make_tenant, make_tuning_job, make_version
 
-EMPTY = {"n_epochs": "", "batch_size": "", "learning_rate_multiplier": "", "seed": "", "suffix": ""}
+NUMBERS = ("n_epochs", "batch_size", "learning_rate_multiplier", "beta", "seed")
+EMPTY = {**dict.fromkeys(NUMBERS, ""), "suffix": "", "method": "supervised"}
 
 
 @pytest.fixture
@@ -97,6 +98,9 @@ def test_a_job_is_started_of_a_file(
         ({"learning_rate_multiplier": "nan"}, "learning_rate_multiplier", "Enter a number."),
         ({"learning_rate_multiplier": "0"}, "learning_rate_multiplier", "from 0.0001 to 1000"),
         ({"seed": "-1"}, "seed", "greater than or equal to 0"),
+        ({"method": "reinforcement"}, "method", "not one of the available"),
+        ({"beta": "0.1"}, "beta", "of the method DPO"),
+        ({"beta": "3", "method": "dpo"}, "beta", "from 0.001 to 2"),
         ({"suffix": "a b"}, "suffix", "must have 1 to 40 letters"),
         ({"suffix": "a" * 41}, "suffix", "at most 40"),
     ],

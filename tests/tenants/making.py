@@ -193,17 +193,19 @@ def make_tuning_job(
     file = tenant.files.create(purpose=Purpose.FINE_TUNE, filename="rows.jsonl", size_bytes=3)
     given: dict[str, Any] = {
         "training_file": file,
-        "hyperparameters": {"n_epochs": 3, "batch_size": 4, "learning_rate_multiplier": 1.0},
+        "hyperparameters": {"n_epochs": 24, "batch_size": 4, "learning_rate_multiplier": 1.0},
         "suffix": "support",
         "seed": 7,
         "status": "running",
         "actor": {"kind": "user", "id": 1, "name": "linus", "address": "", "request_id": ""},
     }
+    if "key" not in fields:
+        given["key"] = make_key(tenant)[0]
     job = FineTuningJob.objects.create(
         tenant=tenant, base_model=make_base(base), **(given | fields)
     )
-    job.report("Training began.")
     began, total = timezone.now() - timedelta(seconds=2 * reports), 2 * reports
+    TuningEvent.objects.create(job=job, level="info", message="Training began.", created_at=began)
     for step in range(1, reports + 1):
         metrics = {"train_loss": 0.4 + 3 / (1 + step / 10)}
         if step % 10 == 0:

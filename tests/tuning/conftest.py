@@ -17,7 +17,7 @@ from tenants.tuning import jobs
 from tests.adapters.conftest import FakeGateway, gateway, no_jobs
 from tests.batches.conftest import Ask, asked
 from tests.storing import make_bytes, store_in
-from tests.tenants.making import make_tenant
+from tests.tenants.making import make_key, make_tenant
 
 __all__ = ["Ask", "FakeGateway", "asked", "gateway", "no_jobs"]
 
@@ -87,6 +87,8 @@ def make_job(tenant: Tenant, base: BaseModel, make_file: MakeFile) -> MakeJob:
             "hyperparameters": NUMBERS,
             "seed": 7,
         }
+        if "key" not in fields:
+            given["key"] = make_key(owner)[0]
         job = FineTuningJob.objects.create(tenant=owner, base_model=base, **(given | fields))
         jobs.read_later(job)
         return job

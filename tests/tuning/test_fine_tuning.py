@@ -91,6 +91,22 @@ def test_the_sdk_makes_lists_pauses_resumes_and_cancels(secret: str, base: BaseM
     assert {one.actor_name for one in entries} == {"a key"}
 
 
+def test_a_job_of_preferences(secret: str, base: BaseModel, file: StoredFile) -> None:
+    async def script(client: openai.AsyncOpenAI) -> None:
+        job = await client.fine_tuning.jobs.create(
+            model=base.name,
+            training_file=file.pk,
+            method={"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.2, "n_epochs": 1}}},
+        )
+        assert job.method is not None and job.method.type == "dpo" and job.method.dpo is not None
+        found = job.method.dpo.hyperparameters
+        assert found is not None and (found.beta, found.batch_size) == (0.2, "auto")
+
+    with_sdk(secret, script)
+    job = FineTuningJob.objects.get()
+    assert job.method == "dpo" and job.hyperparameters["beta"] == 0.2
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -106,9 +122,13 @@ def test_the_sdk_makes_lists_pauses_resumes_and_cancels(secret: str, base: BaseM
         ({"seed": 1 << 70}, "seed"),
         ({"metadata": {"a": "x" * 513}}, "metadata"),
         ({"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]}, "integrations"),
-        ({"method": {"type": "dpo", "dpo": {}}}, "method `dpo`"),
-        ({"method": {"type": "reinforcement"}}, "method `reinforcement`"),
-        ({"method": {"type": "supervised", "dpo": {}}}, "method `dpo`"),
+        ({"method": {"type": "reinforcement"}}, "method.type"),
+        ({"method": {"type": "dpo", "reinforcement": {}}}, "reinforcement"),
+        ({"method": {"type": "dpo", "supervised": {}}}, "`method.supervised` is not of"),
+        ({"method": {"type": "supervised", "dpo": {}}}, "`method.dpo` is not of"),
+        ({"method": {"type": "dpo", "dpo": {"hyperparameters": {"beta": 3}}}}, "0.001 to 2"),
+        ({"method": {"type": "supervised", "supervised": {"hyperparameters": {"beta": 1}}}},
+         "`method.supervised.hyperparameters.beta` is not of the method `supervised`"),
         ({"method": {"type": "magic"}}, "method.type"),
         ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.n_epochs"),
         ({"hyperparameters": {"n_epochs": 51}}, "from 1 to 50"),

@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from tenants.tuning.child import rows as of_files
-from tenants.tuning.child.rows import MAX_FAULTS, MAX_MESSAGES, MAX_ROW_BYTES, read, row_of, rows
+from tenants.tuning.child.rows import (
+    MAX_FAULTS,
+    MAX_MESSAGES,
+    MAX_ROW_BYTES,
+    TrainingRow,
+    read,
+    row_of,
+    rows,
+)
 from tenants.tuning.hyperparameters import AUTO, chosen
+from tenants.tuning_states import DPO, SUPERVISED
 from tests.tuning.conftest import ROWS, dialogue, jsonl
 
 pytestmark = pytest.mark.pure
@@ -24,9 +33,9 @@ def calling(arguments: str) -> dict[str, Any]:
 
 
 def test_good_rows_are_counted_and_empty_lines_skipped() -> None:
-    report = read(io.BytesIO(jsonl(ROWS) + b"\n" + jsonl(ROWS)), 100)
+    report = read(io.BytesIO(jsonl(ROWS) + b"\n" + jsonl(ROWS)), 100, SUPERVISED)
     assert (report.rows, report.faults) == (10, [])
-    assert [number for number, _ in rows(io.BytesIO(b"\n" + jsonl(ROWS[:2])))] == [2, 3]
+    assert [number for number, _ in rows(io.BytesIO(b"\n" + jsonl(ROWS[:2])), SUPERVISED)] == [2, 3]
 
 
 def test_a_dialogue_is_rendered_as_templates_expect_it() -> None:
@@ -40,7 +49,8 @@ def test_a_dialogue_is_rendered_as_templates_expect_it() -> None:
     ]
     tools = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
     (line,) = jsonl([{"messages": messages, "tools": tools}]).splitlines()
-    row = row_of(line)
+    row = row_of(line, SUPERVISED)
+    assert isinstance(row, TrainingRow)
     assert [message.learned for message in row.messages] == [False] * 4 + [True]
     rendered = [message.rendered() for message in row.messages]
     assert rendered[1] == {"role": "user", "content": "a\nb", "name": "bo"}
@@ -82,25 +92,70 @@ def deep(levels: int) -> bytes:
     ids=range(22),
 )  # fmt: skip
 def test_a_bad_row_is_refused_with_its_line(line: bytes, told: str) -> None:
-    report = read(io.BytesIO(jsonl(ROWS[:1]) + b"\n" + line.rstrip() + b"\n"), 100)
+    report = read(io.BytesIO(jsonl(ROWS[:1]) + b"\n" + line.rstrip() + b"\n"), 100, SUPERVISED)
     ((number, said),) = report.faults
     assert number == 3 and told in said and len(said) <= 400
 
 
+def preference(**changed: Any) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
+    return {
+        "input": {"messages": [SAID, USER], "tools": tools, "parallel_tool_calls": True},
+        "preferred_output": [SAID],
+        "non_preferred_output": [calling("{}")],
+    } | changed
+
+
+def test_a_preference_is_two_dialogues_that_end_otherwise() -> None:
+    preferred, other = row_of(jsonl([preference()]), DPO).dialogues
+    assert preferred.tools == other.tools == preference()["input"]["tools"]
+    for one in (preferred, other):
+        assert [message.learned for message in one.messages] == [False, False, True]
+    assert preferred.messages[:2] == other.messages[:2]
+    assert preferred.messages[2].rendered() == SAID
+    assert other.messages[2].rendered()["tool_calls"]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (dialogue(), "unknown field `messages`"),
+        (preference(preferred_output=[]), "`preferred_output` must have one message"),
+        (preference(preferred_output=[USER]), "`preferred_output` must have one message"),
+        (preference(non_preferred_output=[SAID, SAID]), "`non_preferred_output` must have one"),
+        (preference(non_preferred_output=[SAID]), "are the same"),
+        (preference(preferred_output=[SAID | {"weight": 0}]), "No message of the assistant"),
+        (preference(input={"messages": [USER | {"weight": 1}]}), "messages[0].weight"),
+        (preference(input={"messages": [USER] * MAX_MESSAGES}), "257 messages"),
+        (preference(input={"messages": [USER], "tools": [{}]}), "`tools`"),
+    ],
+    ids=range(9),
+)
+def test_a_bad_preference_is_refused(row: dict[str, Any], told: str) -> None:
+    ((number, said),) = read(io.BytesIO(jsonl([row])), 100, DPO).faults
+    assert number == 1 and told in said
+
+
 def test_what_is_wrong_with_a_whole_file() -> None:
-    assert read(io.BytesIO(b"\n\n"), 9).faults == [(None, "The file has no rows.")]
-    ((number, said),) = read(io.BytesIO(jsonl(ROWS)), 4).faults
+    assert read(io.BytesIO(b"\n\n"), 9, SUPERVISED).faults == [(None, "The file has no rows.")]
+    ((number, said),) = read(io.BytesIO(jsonl(ROWS)), 4, SUPERVISED).faults
     assert number is None and "more than 4 rows" in said
-    assert len(read(io.BytesIO(b"{\n" * 1000), 9999).faults) == MAX_FAULTS
+    assert len(read(io.BytesIO(b"{\n" * 1000), 9999, SUPERVISED).faults) == MAX_FAULTS
 
 
 def test_rows_that_were_valid_are_read_again() -> None:
     with pytest.raises(of_files.RowFault):
-        list(rows(io.BytesIO(b"{}")))
+        list(rows(io.BytesIO(b"{}"), SUPERVISED))
 
 
 def test_what_auto_means() -> None:
     asked = {"n_epochs": AUTO, "batch_size": AUTO, "learning_rate_multiplier": AUTO}
-    assert chosen(asked, 5) == {"n_epochs": 3, "batch_size": 1, "learning_rate_multiplier": 1.0}
-    assert chosen(asked, 10_000)["batch_size"] == 8
-    assert chosen(asked | {"n_epochs": 7}, 5)["n_epochs"] == 7
+    assert chosen(SUPERVISED, asked, 5) == {
+        "n_epochs": 3,
+        "batch_size": 1,
+        "learning_rate_multiplier": 1.0,
+    }
+    assert chosen(SUPERVISED, asked, 10_000)["batch_size"] == 8
+    assert chosen(SUPERVISED, asked | {"n_epochs": 7}, 5)["n_epochs"] == 7
+    assert chosen(DPO, asked | {"beta": AUTO}, 5)["beta"] == 0.1
+    assert chosen(DPO, asked | {"beta": 0.3}, 5)["beta"] == 0.3

@@ -20,8 +20,8 @@ from demo import BASE, MODEL_NAME
 from inference.errors import TuningNotPossible
 from tenants.batches.jobs import QUEUE as READING
 from tenants.files import blobs
-from tenants.models import Adapter, AuditEntry, FineTuningJob, State, Tenant
-from tenants.tuning import jobs, training
+from tenants.models import Adapter, AuditEntry, FineTuningJob, State, Tenant, UsageEvent, UsageSum
+from tenants.tuning import billing, jobs, training
 from tenants.tuning.jobs import TRAINING_QUEUE, end_tuning, read_files, tend_tuning
 from tenants.tuning.training import MOST_CRASHES, Trainer, TrainingInterrupted
 from tenants.tuning_states import TuningStatus
@@ -30,6 +30,7 @@ from tests.stack.running import command_of
 from tests.tenants.making import make_tenant
 from tests.tuning.conftest import NUMBERS, ROWS, FakeGateway, MakeFile, MakeJob, dialogue
 
+pytestmark = pytest.mark.timeout(900)  # what trains has the lowest priority
 ACTOR = {"kind": "key", "id": 1, "name": "a key", "address": "", "request_id": ""}
 DEFAULT = "default"
 
@@ -82,7 +83,6 @@ def digest(job: FineTuningJob) -> str:
     return Adapter.objects.get(name=job.adapter_name).versions.get().digest
 
 
-@pytest.mark.timeout(900)  # it trains twice, at the lowest priority
 def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     make_job: MakeJob,
     make_file: MakeFile,
@@ -94,6 +94,10 @@ def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     monkeypatch.setattr(training, "MAX_LINE_BYTES", 512)
     fields = {"hyperparameters": NUMBERS | {"n_epochs": 12}, "suffix": "parrot", "actor": ACTOR}
     job = make_job(**fields, validation_file=make_file(ROWS[:1]))
+    free = {"cached_prompt": 0, "output": 0, "tier": "training"}
+    for days, prompt in ((-1, 3_000_000), (1, 5_000_000)):
+        starts_at = timezone.now() + timedelta(days=days)
+        job.base_model.prices.create(prompt=prompt, starts_at=starts_at, **free)
     run_worker(READING)
     assert status(job) == TuningStatus.QUEUED
     killed: list[int] = []
@@ -130,6 +134,14 @@ def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     assert messages[0] == f"The job succeeded: the model is {job.fine_tuned_model}."
     assert any(one.startswith("Training goes on after step") for one in messages)
     assert AuditEntry.objects.get(kind="adapter").actor_name == "a key"
+
+    end_tuning(job_id=job.pk)
+    billing.bill(job)  # as by a worker that was killed before the job ended
+    line = UsageEvent.objects.get()
+    assert (line.id, line.key_id, line.adapter) == (job.pk, job.key_id, job.adapter_name)
+    assert (line.prompt_tokens, line.completion_tokens) == (job.trained_tokens, 0)
+    assert line.cost == 3_000_000 * job.trained_tokens
+    assert UsageSum.objects.filter(span="month").get().cost == line.cost
 
     other = make_job(**fields | {"suffix": ""})
     trainer.stopping = Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -63,7 +64,10 @@ class PriceForm(forms.Form):
         initial=Tier.STANDARD,
         required=False,
         label="For",
-        help_text="Batches use the standard price if no batch price is set.",
+        help_text=(
+            "Batches use the standard price if no batch price is set. Training: fine-tuning on a "
+            "base model, by the prompt price alone."
+        ),
     )
     prompt = PriceAmount(label="Prompt tokens", help_text="Prompt tokens not in the prefix cache.")
     cached_prompt = PriceAmount(label="Cached prompt tokens", help_text="At most the prompt price.")
@@ -99,7 +103,16 @@ class PriceForm(forms.Form):
         prompt, cached = given.get("prompt"), given.get("cached_prompt")
         if prompt is not None and cached is not None and cached > prompt:
             self.add_error("cached_prompt", "This is above the price of prompt tokens.")
+        if given.get("tier") == Tier.TRAINING:
+            self._check_training(given)
         return given
+
+    def _check_training(self, given: Mapping[str, Any]) -> None:
+        if isinstance(given.get("of"), Adapter):
+            self.add_error("of", "Training has the price of the base model.")
+        for name in ("cached_prompt", "output"):
+            if given.get(name):
+                self.add_error(name, "Training has the prompt price alone: this must be 0.")
 
     def price(self) -> Price:
         """The price of a valid form, not stored yet."""

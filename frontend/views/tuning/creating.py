@@ -23,7 +23,16 @@ from frontend.views.batches.creating import MAX_CHOICES, NamedField
 from frontend.views.batches.files import keep
 from inference.errors import InferenceError
 from tenants.files import intake
-from tenants.models import AuditEntry, BaseModel, FineTuningJob, Purpose, StoredFile, Tenant
+from tenants.models import (
+    ApiKey,
+    AuditEntry,
+    BaseModel,
+    FineTuningJob,
+    Purpose,
+    StoredFile,
+    Tenant,
+    User,
+)
 from tenants.models.audit import Actor, actor_of
 from tenants.models.tuning import AUDITED, MAX_SUFFIX
 from tenants.permissions import Caller, Permission
@@ -31,12 +40,17 @@ from tenants.sizes import size
 from tenants.tuning import starting
 from tenants.tuning.child.rows import MAX_BYTES
 from tenants.tuning.hyperparameters import AUTO, BOUNDS
+from tenants.tuning_states import DPO, SUPERVISED
 
 
 class TuningForm(forms.Form):
     """A new job. What is left empty of the hyperparameters is chosen by the number of rows."""
 
     model = forms.ChoiceField(label="Base model")
+    method = forms.ChoiceField(
+        choices=[(SUPERVISED, "Supervised: dialogues"), (DPO, "DPO: preferred and other outputs")],
+        help_text="What the lines of the files are.",
+    )
     training_file = NamedField(
         StoredFile.objects.none(), required=False, label="Training file", empty_label="Choose"
     )
@@ -65,6 +79,7 @@ class TuningForm(forms.Form):
     n_epochs = forms.IntegerField(required=False, label="Epochs")
     batch_size = forms.IntegerField(required=False, label="Batch size")
     learning_rate_multiplier = forms.FloatField(required=False, label="Learning rate multiplier")
+    beta = forms.FloatField(required=False, label="Beta", help_text="Of DPO alone.")
     seed = forms.IntegerField(
         required=False, min_value=0, max_value=starting.MAX_SEED, help_text="Empty: a random one."
     )
@@ -79,10 +94,11 @@ class TuningForm(forms.Form):
             field = self.fields[name]
             assert isinstance(field, NamedField)
             field.queryset = files if self.is_bound else files[:MAX_CHOICES]
-        for name, (least, most) in BOUNDS.items():
+        for name, (least, most) in BOUNDS[DPO].items():
             number: Any = self.fields[name]
             number.min_value, number.max_value = least, most
-            number.help_text = f"{least:g} to {most:g}; chosen for you if empty."
+            said = f"{least:g} to {most:g}; chosen for you if empty."
+            number.help_text = f"{said} {number.help_text}".strip()
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
@@ -92,20 +108,25 @@ class TuningForm(forms.Form):
         if upload and upload.size > MAX_BYTES:
             told = f"The file has {size(upload.size)}; at most {size(MAX_BYTES)} are allowed."
             self.add_error("upload", told)
-        for name, (least, most) in BOUNDS.items():
+        for name, (least, most) in BOUNDS[DPO].items():
             value = given.get(name)
             if value is not None and not least <= value <= most:
                 self.add_error(name, f"It is {value:g}: it must be from {least:g} to {most:g}.")
+        if given.get("method") == SUPERVISED and given.get("beta") is not None:
+            self.add_error("beta", "It is of the method DPO: leave it empty.")
         return given
 
-    def start(self, tenant: Tenant, actor: Actor) -> FineTuningJob | None:
+    def start(self, tenant: Tenant, by: User, actor: Actor) -> FineTuningJob | None:
         """Start the job of a valid form; None, with an error, if it is refused."""
         given = self.cleaned_data
-        seed = given["seed"]
+        seed, method = given["seed"], given["method"]
+        numbers = {name: AUTO if given[name] is None else given[name] for name in BOUNDS[method]}
         job = FineTuningJob(
             tenant=tenant,
+            key=ApiKey.objects.playground_of(by, tenant),
             base_model=BaseModel.objects.get(name=given["model"]),
-            hyperparameters={name: AUTO if given[name] is None else given[name] for name in BOUNDS},
+            method=method,
+            hyperparameters=numbers,
             suffix=given["suffix"].lower(),
             seed=secrets.randbelow(starting.MAX_SEED + 1) if seed is None else seed,
             actor=msgspec.to_builtins(actor),
@@ -140,8 +161,9 @@ def new_job(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 def _create(request: HttpRequest, caller: Caller) -> HttpResponse:
     form, actor = TuningForm(caller.tenant, request.POST, request.FILES), actor_of(request)
-    assert actor is not None, "tenant_page lets nobody else in"
-    if not form.is_valid() or (job := form.start(caller.tenant, actor)) is None:
+    by = caller.user
+    assert actor is not None and by is not None, "tenant_page lets nobody else in"
+    if not form.is_valid() or (job := form.start(caller.tenant, by, actor)) is None:
         return _form(request, form)
     messages.success(request, "Job created. Its files are being checked.")
     return redirect("fine-tuning-one", caller.tenant.slug, job.pk)

@@ -14,9 +14,10 @@ from django.views.decorators.http import require_GET, require_POST
 from frontend.lists import older_than, page_of, words_of
 from frontend.pages import tenant_page
 from frontend.views.adapters.fingerprints import not_modified
+from frontend.views.batches.batches import ROUNDED
 from frontend.views.tuning.curve import HEIGHT, WIDTH, LossCurve
 from inference.errors import TuningNotPossible
-from tenants.models import AuditEntry, FineTuningJob, Tenant
+from tenants.models import AuditEntry, FineTuningJob, Tenant, UsageEvent
 from tenants.models.audit import actor_of
 from tenants.models.tuning import AUDITED
 from tenants.permissions import Caller, Permission
@@ -69,6 +70,7 @@ def job(request: HttpRequest, caller: Caller, job_id: str) -> HttpResponse:
         "job": found,
         "version": version,
         "curve": LossCurve.of(found),
+        "line": _line(found),
         "width": WIDTH,
         "height": HEIGHT,
         "files": kept.in_bulk([found.training_file_id, found.validation_file_id]),
@@ -100,8 +102,16 @@ def change(request: HttpRequest, caller: Caller, job_id: str, action: str) -> Ht
 
 
 def _of(tenant: Tenant, job_id: str) -> FineTuningJob:
-    found = tenant.tuning_jobs.select_related("tenant", "base_model", "version__adapter")
+    found = tenant.tuning_jobs.select_related("tenant", "key", "base_model", "version__adapter")
     return get_object_or_404(found, pk=job_id.replace("\0", ""))
+
+
+def _line(job: FineTuningJob) -> UsageEvent | None:
+    """Its line in the ledger; None until it is billed."""
+    if job.status != TuningStatus.SUCCEEDED:
+        return None
+    began = (job.created_at - ROUNDED, job.created_at + ROUNDED)
+    return job.tenant.usage.filter(started_at__range=began, id=job.pk).first()
 
 
 def _possible(job: FineTuningJob) -> list[str]:

@@ -185,7 +185,7 @@ def _batch(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
 def _rows(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     from tenants.tuning.child import rows
 
-    return asdict(rows.read(files["rows"], task["max_rows"]))
+    return asdict(rows.read(files["rows"], task["max_rows"], task["method"]))
 
 
 def _eval(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:

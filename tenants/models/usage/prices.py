@@ -42,6 +42,8 @@ class Tier(models.TextChoices):
     STANDARD = "standard"
     BATCH = "batch"
     """Lines of batches; without such a price the standard one applies."""
+    TRAINING = "training"
+    """Tokens that a fine-tuning job trained on, of a base model: `prompt` alone."""
 
 
 class Price(models.Model):
@@ -68,7 +70,11 @@ class Price(models.Model):
         choices=Tier,
         default=Tier.STANDARD,
         db_default=Tier.STANDARD,
-        help_text="`batch`: for requests of batches, which otherwise cost the standard price.",
+        help_text=(
+            "`batch`: for requests of batches, which otherwise cost the standard price. "
+            "`training`: for the tokens that fine-tuning jobs on a base model train on, by "
+            "`prompt`; the other two are 0."
+        ),
     )
     starts_at = models.DateTimeField()
     prompt = models.BigIntegerField(help_text="Prompt tokens that were not in the cache.")
@@ -87,7 +93,7 @@ class Price(models.Model):
                 name="price_unique",
             ),
             models.CheckConstraint(
-                condition=Q(tier__in=["standard", "batch"]), name="price_tier_known"
+                condition=Q(tier__in=["standard", "batch", "training"]), name="price_tier_known"
             ),
             models.CheckConstraint(
                 condition=Q(base_model__isnull=False, adapter__isnull=True)
@@ -101,6 +107,11 @@ class Price(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(cached_prompt__lte=F("prompt")), name="price_cached_not_dearer"
+            ),
+            models.CheckConstraint(
+                condition=~Q(tier="training")
+                | Q(base_model__isnull=False, cached_prompt=0, output=0),
+                name="price_of_training",
             ),
         ]
 
@@ -118,6 +129,16 @@ class Price(models.Model):
         if (self.cached_prompt or 0) > (self.prompt or 0):
             dearer = f"{self.cached_prompt} is more than the price of uncached prompt tokens."
             raise ValidationError({"cached_prompt": dearer})
+        if self.tier == Tier.TRAINING:
+            self._check_training()
+
+    def _check_training(self) -> None:
+        if self.adapter_id is not None:
+            raise ValidationError({"adapter": "Training has the price of the base model."})
+        for name in ("cached_prompt", "output"):
+            if getattr(self, name):
+                told = f"{getattr(self, name)} is not 0: training has the prompt price alone."
+                raise ValidationError({name: told})
 
     def preceding(self) -> Price | None:
         """The price of the same tokens until this one starts, as gateways find it; None if they are
@@ -126,7 +147,8 @@ class Price(models.Model):
         whose = Q(base_model=base)
         if self.adapter:
             whose |= Q(adapter=self.adapter)
-        found = Price.objects.filter(whose, tier__in={self.tier, Tier.STANDARD})
+        tiers = {self.tier} if self.tier == Tier.TRAINING else {self.tier, Tier.STANDARD}
+        found = Price.objects.filter(whose, tier__in=tiers)
         found = found.filter(starts_at__lte=self.starts_at).exclude(pk=self.pk)
         # The adapter's own first, and "batch" before "standard".
         return found.order_by(F("adapter").asc(nulls_last=True), "tier", "-starts_at").first()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tenants.tuning.child.rows import RowFault, TrainingRow
+from tenants.tuning.child.rows import Row, RowFault, TrainingRow
 
 Span = tuple[int, int]
 
@@ -18,6 +18,25 @@ class EncodedRow:
     ids: list[int]
     learned: list[bool]
 
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPair:
+    """The dialogues of a PreferenceRow."""
+
+    preferred: EncodedRow
+    other: EncodedRow
+
+    @property
+    def tokens(self) -> int:
+        return self.preferred.tokens + self.other.tokens
+
+
+Example = EncodedRow | EncodedPair
+
 
 class RowEncoder:
     """Encodes rows of at most `max_tokens`."""
@@ -26,12 +45,16 @@ class RowEncoder:
         """`tokenizer` is one of transformers', with offsets and a chat template."""
         self._tokenizer, self._max_tokens = tokenizer, max_tokens
 
-    def encode(self, row: TrainingRow) -> EncodedRow:
+    def encode(self, row: Row) -> Example:
         """The row as the base model's engine would read it.
 
         Raises:
             RowFault: it is too long, or the template refuses it.
         """
+        found = [self._encoded(dialogue) for dialogue in row.dialogues]
+        return EncodedPair(*found) if len(found) > 1 else found[0]
+
+    def _encoded(self, row: TrainingRow) -> EncodedRow:
         try:
             text, spans = self._rendered(row)
             encoded = self._tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from tenants.tuning.child.encoding import EncodedRow, RowEncoder
+from tenants.tuning.child.encoding import EncodedPair, EncodedRow, Example, RowEncoder
 from tenants.tuning.child.optimising import Schedule, adamw, optimise, save_adapter
 from tenants.tuning.child.protocol import (
     RESULT,
@@ -37,6 +38,7 @@ from tenants.tuning.child.protocol import (
     TuningTask,
 )
 from tenants.tuning.child.rows import MAX_FAULTS, RowFault, RowsReport, rows
+from tenants.tuning_states import DPO, Method
 
 GROUP_TOKENS = 4096
 """Tokens, with padding, that pass through the model at once; a longer row passes alone."""
@@ -74,9 +76,9 @@ def train(task: TuningTask, say: Say, wanted: Callable[[], bool]) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     tokenizer = AutoTokenizer.from_pretrained(task.base, local_files_only=True)
     encoder = RowEncoder(tokenizer, task.max_row_tokens)
-    training = encoded(Path(TRAINING), encoder, "training_file")
-    validation = encoded(Path(VALIDATION), encoder, "validation_file")
-    total = task.n_epochs * sum(len(row.ids) for row in training)
+    training = encoded(Path(TRAINING), encoder, task.method, "training_file")
+    validation = encoded(Path(VALIDATION), encoder, task.method, "validation_file")
+    total = task.n_epochs * sum(example.tokens for example in training)
     if total > task.max_tokens:
         raise CannotTrain(
             "too_many_tokens",
@@ -84,18 +86,19 @@ def train(task: TuningTask, say: Say, wanted: Callable[[], bool]) -> None:
             f"{task.max_tokens} are allowed.",
             "training_file",
         )
-    Lessons(task, Learner(task), training, validation, say, wanted).run()
+    learner = PreferenceLearner(task) if task.method == DPO else SupervisedLearner(task)
+    Lessons(task, learner, training, validation, say, wanted).run()
 
 
-def encoded(file: Path, encoder: RowEncoder, param: str) -> list[EncodedRow]:
+def encoded(file: Path, encoder: RowEncoder, method: Method, param: str) -> list[Example]:
     """All rows of a file; none if there is no file.
 
     Raises:
         CannotTrain: a row can't be used.
     """
-    found, report = list[EncodedRow](), RowsReport()
+    found, report = list[Example](), RowsReport()
     with ExitStack() as opened:
-        lines = rows(opened.enter_context(file.open("rb"))) if file.exists() else ()
+        lines = rows(opened.enter_context(file.open("rb")), method) if file.exists() else ()
         for number, row in lines:
             try:
                 found.append(encoder.encode(row))
@@ -116,8 +119,8 @@ def described(report: RowsReport) -> str:
     return " ".join([*told, f"{also}."] if more else told)
 
 
-class Learner:
-    """A base model with a new adapter, and its optimiser."""
+class Learner(ABC):
+    """A base model with a new adapter, and its optimiser. Each method has a loss."""
 
     def __init__(self, task: TuningTask) -> None:
         self.task = task
@@ -138,33 +141,40 @@ class Learner:
             weight.data = weight.data.float()
         self.optimizer = adamw(self.weights)
 
-    def losses(self, batch: Sequence[EncodedRow]) -> Iterator[tuple[torch.Tensor, int]]:
-        """The summed cross-entropy of the learned tokens, and their number, of a group of rows at a
-        time. Padding is on the right, where a causal model does not look."""
-        for group in _groups(batch):
-            length = max(len(row.ids) for row in group)
-            ids = _padded([row.ids for row in group], length, 0).to(self.task.device)
-            learned = _padded([row.learned for row in group], length, False)[:, 1:]
-            places = learned.any(0).nonzero()[:, 0].to(self.task.device)
-            chosen = learned.to(self.task.device)[:, places]
-            output = self.adapted(input_ids=ids, use_cache=False, logits_to_keep=places)
-            logits, following = output.logits[chosen], ids[:, 1:][:, places][chosen]
-            yield F.cross_entropy(logits.float(), following, reduction="sum"), len(following)
+    @abstractmethod
+    def weight(self, example: Any) -> int:
+        """How much an example weighs in the mean loss of a batch."""
 
-    def learn(self, batch: Sequence[EncodedRow]) -> float:
-        """Add the gradient of the mean cross-entropy of the batch's learned tokens; returns it."""
-        learned = sum(sum(row.learned) for row in batch)
+    @abstractmethod
+    def losses(self, batch: Sequence[Any]) -> Iterator[torch.Tensor]:
+        """The summed losses of a group of examples at a time."""
+
+    def learn(self, batch: Sequence[Example]) -> float:
+        """Add the gradient of the batch's mean loss; returns it."""
+        whole = sum(map(self.weight, batch))
         total = 0.0
-        for loss, _ in self.losses(batch):
-            (loss / learned).backward()  # type: ignore[no-untyped-call]
+        for loss in self.losses(batch):
+            (loss / whole).backward()  # type: ignore[no-untyped-call]
             total += loss.item()
-        return total / learned
+        return total / whole
 
-    def examine(self, held: Sequence[EncodedRow]) -> float:
-        """The mean cross-entropy of the learned tokens of rows that are not trained on."""
+    def examine(self, held: Sequence[Example]) -> float:
+        """The mean loss of examples that are not trained on."""
         with torch.no_grad():
-            sums = [(loss.item(), count) for loss, count in self.losses(held)]
-        return sum(loss for loss, _ in sums) / sum(count for _, count in sums)
+            total = sum(loss.item() for loss in self.losses(held))
+        return total / sum(map(self.weight, held))
+
+    def entropies(self, rows: Sequence[EncodedRow]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The cross-entropy of each learned token of these rows, and the number of its row. Padding
+        is on the right, where a causal model does not look."""
+        length = max(row.tokens for row in rows)
+        ids = _padded([row.ids for row in rows], length, 0).to(self.task.device)
+        learned = _padded([row.learned for row in rows], length, False)[:, 1:]
+        places = learned.any(0).nonzero()[:, 0].to(self.task.device)
+        chosen = learned.to(self.task.device)[:, places]
+        output = self.adapted(input_ids=ids, use_cache=False, logits_to_keep=places)
+        logits, following = output.logits[chosen], ids[:, 1:][:, places][chosen]
+        return F.cross_entropy(logits.float(), following, reduction="none"), chosen.nonzero()[:, 0]
 
     def save(self, file: Path, step: int) -> None:
         """Write weights and optimiser."""
@@ -189,14 +199,47 @@ class Learner:
         return step
 
 
+class SupervisedLearner(Learner):
+    """Learns rows: the loss is the cross-entropy of their learned tokens."""
+
+    def weight(self, example: EncodedRow) -> int:
+        return sum(example.learned)
+
+    def losses(self, batch: Sequence[EncodedRow]) -> Iterator[torch.Tensor]:
+        for group in _groups(batch, lambda row: row.tokens):
+            yield self.entropies(group)[0].sum()
+
+
+class PreferenceLearner(Learner):
+    """Learns pairs by DPO: the loss of a pair is -log sigmoid(beta * m), where m is by how much
+    more than the base model it finds the preferred output likelier than the other."""
+
+    def weight(self, example: EncodedPair) -> int:
+        return 1
+
+    def losses(self, batch: Sequence[EncodedPair]) -> Iterator[torch.Tensor]:
+        for group in _groups(batch, lambda pair: 2 * max(pair.preferred.tokens, pair.other.tokens)):
+            rows = [pair.preferred for pair in group] + [pair.other for pair in group]
+            with torch.no_grad(), self.adapted.disable_adapter():
+                before = self._likelihoods(rows)
+            gained = self._likelihoods(rows) - before
+            margins = gained[: len(group)] - gained[len(group) :]
+            yield -F.logsigmoid(self.task.beta * margins).sum()
+
+    def _likelihoods(self, rows: Sequence[EncodedRow]) -> torch.Tensor:
+        """The log-likelihood of what is learned of each row."""
+        entropies, numbers = self.entropies(rows)
+        return -torch.zeros(len(rows), device=entropies.device).index_add(0, numbers, entropies)
+
+
 @dataclass
 class Lessons:
     """A training from its first step, or a saved one, to the end."""
 
     task: TuningTask
     learner: Learner
-    training: Sequence[EncodedRow]
-    validation: Sequence[EncodedRow]
+    training: Sequence[Example]
+    validation: Sequence[Example]
     say: Say
     wanted: Callable[[], bool]
     saved_at: float = 0.0
@@ -224,7 +267,7 @@ class Lessons:
     def _backward(self) -> float:
         return self.learner.learn(self._batch(self.step))
 
-    def _batch(self, step: int) -> list[EncodedRow]:
+    def _batch(self, step: int) -> list[Example]:
         epoch, at = divmod(step, self.epoch_steps)
         size = self.task.batch_size
         return [self.training[row] for row in self._order(epoch)[at * size : (at + 1) * size]]
@@ -237,11 +280,11 @@ class Lessons:
     def _tokens(self, step: int) -> int:
         """Tokens trained in so many steps."""
         epochs, rest = divmod(step, self.epoch_steps)
-        whole = epochs * sum(len(row.ids) for row in self.training)
+        whole = epochs * sum(example.tokens for example in self.training)
         if not rest:
             return whole
         begun = self._order(epochs)[: rest * self.task.batch_size]
-        return whole + sum(len(self.training[row].ids) for row in begun)
+        return whole + sum(self.training[row].tokens for row in begun)
 
     def _after(self, step: int, loss: float) -> None:
         self.step = step
@@ -305,14 +348,15 @@ def _targets(model: Any, modules: Sequence[str]) -> list[str]:
     return found
 
 
-def _groups(batch: Sequence[EncodedRow]) -> Iterator[list[EncodedRow]]:
-    """The rows, shortest first, in groups of at most GROUP_TOKENS with padding."""
-    group: list[EncodedRow] = []
-    for row in sorted(batch, key=lambda row: len(row.ids)):
-        if group and len(row.ids) * (len(group) + 1) > GROUP_TOKENS:
+def _groups(batch: Sequence[Any], padded: Callable[[Any], int]) -> Iterator[list[Any]]:
+    """The examples, shortest first, in groups of at most GROUP_TOKENS; `padded` is how many tokens
+    one has among those that are no longer."""
+    group: list[Any] = []
+    for example in sorted(batch, key=padded):
+        if group and padded(example) * (len(group) + 1) > GROUP_TOKENS:
             yield group
             group = []
-        group.append(row)
+        group.append(example)
     yield group
 
 

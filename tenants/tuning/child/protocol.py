@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from tenants.tuning_states import Method
+
 TRAINING, VALIDATION, STATE = "training.jsonl", "validation.jsonl", "state.safetensors"
 TASK = "task.json"
 """A WholeTask."""
@@ -16,15 +18,17 @@ RESULT = "adapter"
 
 
 class TuningTask(msgspec.Struct, kw_only=True):
-    """What to train, and how. `base` is a folder; `rate` is the peak of the learning rate;
-    `max_row_tokens` bounds a row, `max_tokens` all rows of all epochs. A state is saved every
-    `save_every_s`."""
+    """What to train, and how. `base` is a folder; `beta` is of `dpo`; `rate` is the peak of the
+    learning rate; `max_row_tokens` bounds a row, `max_tokens` all rows of all epochs. A state is
+    saved every `save_every_s`."""
 
     base: str
     base_name: str
     device: str
     threads: int
     seed: int
+    method: Method
+    beta: float
     modules: list[str]
     rank: int
     alpha: int

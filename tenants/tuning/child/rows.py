@@ -1,14 +1,20 @@
-"""The files of a fine-tuning job: one dialogue on each line, in OpenAI's chat format.
+"""The files of a fine-tuning job, in OpenAI's formats: on each line one dialogue,
 
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy!"}]}
 
-Lines are numbered from 1; empty lines are skipped. What the assistant says is learned, except for
-messages with `weight` 0.
+of which what the assistant says is learned, except for messages with `weight` 0; or for `dpo` a
+prompt with two outputs, of which one is preferred:
+
+    {"input": {"messages": [{"role": "user", "content": "Hi"}]},
+     "preferred_output": [{"role": "assistant", "content": "Ahoy!"}],
+     "non_preferred_output": [{"role": "assistant", "content": "Hello."}]}
+
+Lines are numbered from 1; empty lines are skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
@@ -16,6 +22,7 @@ import msgspec
 
 from inference.errors import short
 from tenants.batches.reading import lines
+from tenants.tuning_states import DPO, SUPERVISED, Method
 
 MAX_BYTES = 200 << 20
 """Of a file."""
@@ -98,6 +105,10 @@ class TrainingRow(msgspec.Struct, forbid_unknown_fields=True):
     tools: list[dict[str, Any]] | None = None
     parallel_tool_calls: bool | None = None
 
+    @property
+    def dialogues(self) -> tuple[TrainingRow, ...]:
+        return (self,)
+
     def check(self) -> None:
         """Raises RowFault."""
         if not 0 < len(self.messages) <= MAX_MESSAGES:
@@ -112,6 +123,47 @@ class TrainingRow(msgspec.Struct, forbid_unknown_fields=True):
             msgspec.convert(self.tools, list[_Tool] | None)
         except msgspec.ValidationError as error:
             raise RowFault(f"`tools` is not valid: {error}.") from None
+
+
+class _Prompt(msgspec.Struct, forbid_unknown_fields=True):
+    messages: list[_Message]
+    tools: list[dict[str, Any]] | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class PreferenceRow(msgspec.Struct, forbid_unknown_fields=True):
+    """A prompt, an output that is preferred, and one that is not: the assistant's messages."""
+
+    input: _Prompt
+    preferred_output: list[_Message]
+    non_preferred_output: list[_Message]
+
+    @property
+    def dialogues(self) -> tuple[TrainingRow, ...]:
+        """The prompt with each output, of which the output alone is learned."""
+        prompt = [_unlearned(message) for message in self.input.messages]
+        return tuple(
+            TrainingRow(prompt + output, self.input.tools)
+            for output in (self.preferred_output, self.non_preferred_output)
+        )
+
+    def check(self) -> None:
+        """Raises RowFault."""
+        for name in ("preferred_output", "non_preferred_output"):
+            output: list[_Message] = getattr(self, name)
+            if len(output) != 1 or output[0].role != "assistant":
+                raise RowFault(f"`{name}` must have one message, of the assistant.")
+        if self.preferred_output == self.non_preferred_output:
+            raise RowFault("`preferred_output` and `non_preferred_output` are the same.")
+        for dialogue in self.dialogues:
+            dialogue.check()
+
+
+Row = TrainingRow | PreferenceRow
+
+
+def _unlearned(message: _Message) -> _Message:
+    return msgspec.structs.replace(message, weight=0) if message.learned else message
 
 
 def _check(message: _Message, where: str) -> None:
@@ -136,11 +188,14 @@ def _rendered(call: _Call) -> dict[str, Any]:
     return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})
 
 
-_rows = msgspec.json.Decoder(TrainingRow)
+_decoders: Mapping[Method, msgspec.json.Decoder[Row]] = {
+    SUPERVISED: msgspec.json.Decoder(TrainingRow),
+    DPO: msgspec.json.Decoder(PreferenceRow),
+}
 
 
-def row_of(line: bytes) -> TrainingRow:
-    """A line as a row.
+def row_of(line: bytes, method: Method) -> Row:
+    """A line as a row of the method's files.
 
     Raises:
         RowFault: it is none.
@@ -148,17 +203,17 @@ def row_of(line: bytes) -> TrainingRow:
     if len(line) > MAX_ROW_BYTES:
         raise RowFault(f"It has more than {MAX_ROW_BYTES} bytes; lines after it were not read.")
     try:
-        row = _rows.decode(line)
+        row = _decoders[method].decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RowFault(f"It is not a valid row: {error}.") from None
     row.check()
     return row
 
 
-def rows(file: IO[bytes]) -> Iterator[tuple[int, TrainingRow]]:
+def rows(file: IO[bytes], method: Method) -> Iterator[tuple[int, Row]]:
     """The rows of a file that `read` found valid, with the numbers of their lines."""
     for line in lines(file, MAX_ROW_BYTES):
-        yield line.number, row_of(line.text)
+        yield line.number, row_of(line.text, method)
 
 
 @dataclass
@@ -177,7 +232,7 @@ class RowsReport:
         self.faults.append((line, short(message)))
 
 
-def read(file: IO[bytes], max_rows: int) -> RowsReport:
+def read(file: IO[bytes], max_rows: int, method: Method) -> RowsReport:
     """Read a whole file, whose lines should be rows."""
     report = RowsReport()
     for line in lines(file, MAX_ROW_BYTES):
@@ -186,7 +241,7 @@ def read(file: IO[bytes], max_rows: int) -> RowsReport:
             report.refuse(f"The file has more than {max_rows} rows, the maximum.")
             break
         try:
-            row_of(line.text)
+            row_of(line.text, method)
         except RowFault as fault:
             report.refuse(str(fault), line.number)
         if report.full:

@@ -97,7 +97,7 @@ def furnish(tenant: Tenant, mark: str) -> Furnished:
     batch = make_batch(key)
     BatchLine.objects.create(batch=batch, number=1, status_code=200, body=f'"{mark}"'.encode())
     _files(tenant, mark)
-    _tuning(tenant, version, mark)
+    _tuning(key, version, mark)
     _eval(tenant, key, mark)
     target = Target.objects.add(tenant, "https://a.example/" + mark, ["adapter.ready"], owner)
     kind = NotificationKind.ADAPTER_READY
@@ -153,12 +153,13 @@ def _files(tenant: Tenant, mark: str) -> None:
     make_chunk(session, f"bytes of {mark}".encode())
 
 
-def _tuning(tenant: Tenant, version: AdapterVersion, mark: str) -> None:
+def _tuning(key: Any, version: AdapterVersion, mark: str) -> None:
+    tenant = version.adapter.tenant
     file = tenant.files.create(purpose=Purpose.FINE_TUNE, filename=mark, size_bytes=9)
     make_bytes(file.pk, f"bytes of {mark}".encode())
     job = tenant.tuning_jobs.create(
-        base_model=version.adapter.base_model, training_file=file, hyperparameters={}, seed=1,
-        suffix=mark, metadata={"for": mark},
+        key=key, base_model=version.adapter.base_model, training_file=file, seed=1, suffix=mark,
+        hyperparameters={}, metadata={"for": mark},
     )  # fmt: skip
     make_bytes(job.pk, f"bytes of {mark}".encode())
     job.report(f"event of {mark}")

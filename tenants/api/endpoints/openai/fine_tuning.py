@@ -35,7 +35,7 @@ from tenants.permissions import TABLE, Permission
 from tenants.tuning import jobs, starting
 from tenants.tuning.hyperparameters import AUTO, BOUNDS, Auto
 from tenants.tuning.starting import MAX_SEED, SUFFIX, SUFFIX_RULE
-from tenants.tuning_states import TuningStatus
+from tenants.tuning_states import SUPERVISED, Method, TuningStatus
 
 USERS = TABLE[Permission.EDIT_ADAPTERS][1]
 """A job makes an adapter."""
@@ -43,19 +43,20 @@ MAX_PAGE = 100
 
 
 class _Hyperparameters(msgspec.Struct, forbid_unknown_fields=True):
-    n_epochs: Auto | int = AUTO
-    batch_size: Auto | int = AUTO
-    learning_rate_multiplier: Auto | int | float = AUTO
+    n_epochs: Auto | int | None = None
+    batch_size: Auto | int | None = None
+    learning_rate_multiplier: Auto | int | float | None = None
+    beta: Auto | int | float | None = None
 
 
-class _Supervised(msgspec.Struct, forbid_unknown_fields=True):
+class _Settings(msgspec.Struct, forbid_unknown_fields=True):
     hyperparameters: _Hyperparameters | None = None
 
 
 class _Method(msgspec.Struct, forbid_unknown_fields=True):
     type: str
-    supervised: _Supervised | None = None
-    dpo: Any = None
+    supervised: _Settings | None = None
+    dpo: _Settings | None = None
     reinforcement: Any = None
 
 
@@ -93,10 +94,7 @@ def shown(job: FineTuningJob) -> dict[str, Any]:
         "estimated_finish": _seconds(job.estimated_finish),
         "integrations": [],
         "metadata": job.metadata,
-        "method": {
-            "type": "supervised",
-            "supervised": {"hyperparameters": job.hyperparameters},
-        },
+        "method": {"type": job.method, job.method: {"hyperparameters": job.hyperparameters}},
     }
 
 
@@ -150,10 +148,13 @@ def found(key: ApiKey, id: str) -> FineTuningJob:
 def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     wanted = body_of(request, _Wanted)
     check_metadata(wanted.metadata or {})
+    method, hyperparameters = _method(wanted)
     job = FineTuningJob(
         tenant=key.tenant,
+        key=key,
         base_model=_base_model(key, wanted.model),
-        hyperparameters=_hyperparameters(wanted),
+        method=method,
+        hyperparameters=hyperparameters,
         suffix=_suffix(wanted.suffix),
         seed=_seed(wanted.seed),
         metadata=wanted.metadata,
@@ -181,40 +182,54 @@ def _base_model(key: ApiKey, name: str) -> BaseModel:
     raise unknown(name)
 
 
-def _hyperparameters(wanted: _Wanted) -> dict[str, Any]:
-    """What is asked for, by `method` or in the older way.
+def _method(wanted: _Wanted) -> tuple[Method, dict[str, Any]]:
+    """The method, and its hyperparameters as asked for, there or in the older way.
 
     Raises:
         InvalidRequest: it is out of bounds, asked for twice, or for what there is not.
     """
     if wanted.integrations:
         raise InvalidRequest("`integrations` are not supported.", param="integrations")
-    method, older, where = wanted.method, wanted.hyperparameters, "hyperparameters"
-    if method is not None:
-        for name in ("dpo", "reinforcement"):
-            if method.type == name or getattr(method, name) is not None:
-                raise InvalidRequest(
-                    f"The method `{name}` is not supported: only `supervised` is.", param="method"
-                )
-        if method.type != "supervised":
+    asked = wanted.method or _Method(SUPERVISED)
+    method = _known(asked)
+    given: _Settings | None = getattr(asked, method)
+    nested = given.hyperparameters if given else None
+    if nested is not None and wanted.hyperparameters is not None:
+        raise InvalidRequest("Send hyperparameters in `method` alone.", param="hyperparameters")
+    where = "hyperparameters" if nested is None else f"method.{method}.hyperparameters"
+    numbers = msgspec.structs.asdict(nested or wanted.hyperparameters or _Hyperparameters())
+    found = {name: AUTO if numbers[name] is None else numbers[name] for name in BOUNDS[method]}
+    for name in numbers.keys() - found.keys():
+        if numbers[name] is not None:
+            param = f"{where}.{name}"
+            raise InvalidRequest(f"`{param}` is not of the method `{method}`.", param=param)
+    _check_bounds(method, found, where)
+    return method, found
+
+
+def _known(asked: _Method) -> Method:
+    """The method's type.
+
+    Raises:
+        InvalidRequest: it is not offered, or another one has settings.
+    """
+    if asked.type not in BOUNDS:
+        raise InvalidRequest(
+            f"`method.type` is {asked.type[:64]!r}: it must be `supervised` or `dpo`.",
+            param="method.type",
+        )
+    method: Method = msgspec.convert(asked.type, Method)
+    for name in {*asked.__struct_fields__} - {"type", method}:
+        if getattr(asked, name) is not None:
             raise InvalidRequest(
-                f"`method.type` is {method.type[:64]!r}: it must be `supervised`.",
-                param="method.type",
+                f"`method.{name}` is not of the method `{method}`.", param=f"method.{name}"
             )
-        if method.supervised is not None and method.supervised.hyperparameters is not None:
-            if older is not None:
-                raise InvalidRequest(
-                    "Send hyperparameters in `method` alone.", param="hyperparameters"
-                )
-            older, where = method.supervised.hyperparameters, "method.supervised.hyperparameters"
-    asked: dict[str, Any] = msgspec.structs.asdict(older or _Hyperparameters())
-    _check_bounds(asked, where)
-    return asked
+    return method
 
 
-def _check_bounds(asked: Mapping[str, Any], where: str) -> None:
+def _check_bounds(method: Method, asked: Mapping[str, Any], where: str) -> None:
     for name, value in asked.items():
-        least, most = BOUNDS[name]
+        least, most = BOUNDS[method][name]
         if value != AUTO and not least <= value <= most:
             param = f"{where}.{name}"
             raise InvalidRequest(

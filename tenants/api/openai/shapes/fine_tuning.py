@@ -13,19 +13,22 @@ class Hyperparameters(Shape):
     n_epochs: Literal["auto"] | int = "auto"
     batch_size: Literal["auto"] | int = "auto"
     learning_rate_multiplier: Literal["auto"] | float = "auto"
+    beta: Literal["auto"] | float | None = None
+    """Of `dpo` alone."""
 
 
-class Supervised(Shape):
+class MethodSettings(Shape):
     hyperparameters: Hyperparameters | None = None
 
 
 class TuningMethod(Shape):
-    type: Literal["supervised"]
-    supervised: Supervised | None = None
+    type: Literal["supervised", "dpo"]
+    supervised: MethodSettings | None = None
+    dpo: MethodSettings | None = None
 
 
 class FineTuningRequest(Shape):
-    """A file of dialogues, on which an adapter of a base model is trained."""
+    """A file of dialogues or preferences, on which an adapter of a base model is trained."""
 
     model: str
     training_file: str
