@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from lorikeet.api import Api, connected, segment
 from lorikeet.failures import Failure, Rejected
 from lorikeet.output import AsJson, notes, say, show, show_json
 from lorikeet.retries import insisting
-from lorikeet.transfer.files import FileUpload
+from lorikeet.transfer.files import FileUpload, sent_with_bar
 
 app = typer.Typer(
     help="Create batches, which answer a file of requests within a day, and get their results.",
@@ -56,7 +56,7 @@ def create(
         upload = FileUpload(api, file, "batch")
         endpoint = endpoint or _first_url(file)
         wanted = {
-            "input_file_id": _sent(upload),
+            "input_file_id": sent_with_bar(upload),
             "endpoint": endpoint,
             "completion_window": "24h",
             "metadata": pairs or None,
@@ -85,13 +85,6 @@ def _first_url(file: Path) -> str:
     if not isinstance(url, str):
         raise Failure(f"The first line of {file} has no `url`. Set --endpoint.")
     return url
-
-
-def _sent(upload: FileUpload) -> str:
-    columns = (BarColumn(), DownloadColumn(), TimeRemaining())
-    with Progress(*columns, console=notes, disable=not notes.is_terminal) as bar:
-        task = bar.add_task("", total=upload.size)
-        return upload.send(lambda sent: bar.update(task, completed=sent))
 
 
 def _made(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lorikeet import __version__, adapters, batches, chat, keys, usage
+from lorikeet import __version__, adapters, batches, chat, keys, training, usage
 from lorikeet.api import Api, connected
 from lorikeet.connection import Connection, address, save
 from lorikeet.output import AsJson, say, show, show_json
@@ -22,6 +22,7 @@ app.add_typer(batches.app, name="batches")
 app.add_typer(keys.app, name="keys")
 app.command("usage")(usage.usage)
 app.command("chat")(chat.chat)
+app.command("train")(training.train)
 
 
 def _show_version(asked: bool) -> None:

@@ -13,8 +13,8 @@ from rich.table import Table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-screen = Console(highlight=False, markup=False, soft_wrap=True)
-notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+screen = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+notes = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 """For progress and remarks, to keep piped output clean."""
 
 

@@ -10,8 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, TypedDict
 
+from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
 from lorikeet.api import Api
 from lorikeet.failures import Failure, raise_for
+from lorikeet.output import notes
 from lorikeet.retries import insisting
 from lorikeet.transfer.memory import Memory, fingerprint
 
@@ -112,3 +116,11 @@ class FileUpload:
             return response.json()
 
         return insisting(posted)
+
+
+def sent_with_bar(upload: FileUpload) -> str:
+    """Send the file with a progress bar; returns its id at the server."""
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=notes, disable=not notes.is_terminal) as bar:
+        task = bar.add_task("", total=upload.size)
+        return upload.send(lambda sent: bar.update(task, completed=sent))
