@@ -111,7 +111,7 @@ def test_plots_of_nothing_and_of_one_value_are_drawn() -> None:
 
 def test_axes() -> None:
     axis = PlotAxis.over("s", [0.02, 3.0, math.inf, 0.0], log=True)
-    assert (axis.low, axis.high, axis.share(1.0)) == (0.01, 10.0, pytest.approx(2 / 3))
+    assert (axis.low, axis.high) == (0.01, 10.0) and axis.share(1.0) == pytest.approx(2 / 3)
     assert axis.ticks() == [0.01, 0.1, 1.0, 10.0]
     assert PlotAxis.over("s", [0.0, 7.0]).ticks() == [0.0, 2.0, 4.0, 6.0]
     assert PlotAxis.over("s", []).high == 10.0

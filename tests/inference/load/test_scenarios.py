@@ -21,7 +21,7 @@ CALLERS = [LoadCaller(f"t{i}", (f"t{i}-a", f"t{i}-b")) for i in range(3)]
 
 
 def planned(**options: Any) -> list[PlannedRequest]:
-    usual = {
+    usual: dict[str, Any] = {
         "callers": CALLERS, "times": poisson, "rate": 20.0, "duration_s": 100.0,
         "lengths": fixed(120, 30),
     }  # fmt: skip
