@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 from inference.agent.engines.profiles.named import shipped
 from tests.labs.gpu.report import StepReport, written
@@ -70,7 +71,7 @@ def run(name: str, device: str, limit_s: float) -> StepReport:
         return StepReport.of(name, fault, out.read(), took_s)
 
 
-def _last_line(err: tempfile._TemporaryFileWrapper[str], status: int) -> str:
+def _last_line(err: IO[str], status: int) -> str:
     err.seek(0)
     lines = [line.strip() for line in err.read().splitlines() if line.strip()]
     return lines[-1][:500] if lines else f"ended with {status}"

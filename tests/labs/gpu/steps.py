@@ -11,7 +11,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,6 +33,9 @@ from tests.labs.gpu.subjects import (
     many_adapters,
     profile_of,
 )
+
+Step = Callable[[Path, str], Coroutine[Any, Any, None]]
+"""Takes a folder of its own and the device."""
 
 ROW = "ROW "
 PARITY = 1e-3
@@ -103,8 +106,8 @@ async def parity(folder: Path, device: str) -> None:
     prompts = [[9, 30, 77, 120, 41], [5, 6, 7, 8] * 20]
     async with exact(folder, device) as (engine, factory):
         adapters = [factory.make(seed=70 + i, rank=rank) for i, rank in enumerate((4, 8, 16))]
-        for adapter in adapters:
-            await engine.load(adapter)
+        for one in adapters:
+            await engine.load(one)
         asked = [(adapter, prompt) for adapter in (None, *adapters) for prompt in prompts]
         body: dict[str, Any] = {"max_tokens": TOKENS, "logprobs": 0}
         answers = await asyncio.gather(
@@ -262,7 +265,7 @@ async def _gap(
     return longest_s
 
 
-def profile_named(name: str) -> Callable[[Path, str], Awaitable[None]]:
+def profile_named(name: str) -> Step:
     """A step that checks the profile beside plain, with the tiny demo."""
 
     async def step(folder: Path, device: str) -> None:
@@ -303,7 +306,7 @@ class StepFailed(Exception):
     """A step found what must not be."""
 
 
-STEPS: dict[str, Callable[[Path, str], Awaitable[None]]] = {
+STEPS: dict[str, Step] = {
     "machine": machine,
     "parity": parity,
     "hazards": hazards,
