@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -62,7 +63,8 @@ def written(steps: Sequence[StepReport], device: str) -> str:
         "# On a GPU",
         INTRODUCTION,
         ON_GPU if device == CUDA else ON_CPU,
-        f"Written {datetime.now(UTC):%Y-%m-%d}, `--device {device}`.",
+        f"Written {datetime.now(UTC):%Y-%m-%d}, `--device {device}`, on {os.cpu_count()} cores "
+        f"with a load of {os.getloadavg()[2]:.0f} over the last 15 minutes.",
         _table(
             ["step", "result", "took"],
             [(one.name, one.result, f"{one.took_s:.0f} s") for one in steps],
