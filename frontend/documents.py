@@ -40,7 +40,7 @@ GROUPS = {
         "observe",
         "security",
     ),
-    "How it works": ("limits-and-bills", "scale", "sizing", "benchmarks", "develop"),
+    "How it works": ("limits-and-bills", "scale", "sizing", "load", "benchmarks", "gpu", "develop"),
 }
 """Names of the files without `.md`, grouped by purpose."""
 INDEX = "README"

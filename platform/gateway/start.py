@@ -37,6 +37,7 @@ WITHOUT_DJANGO = {
     "check_profile": "gateway.local.profile_check",
     "engine": "inference.agent.__main__",
     "engines": "gateway.scaling.ray_serve",
+    "load": "gateway.local.load",
     "scaledown": "gateway.scaling.kubernetes",
 }
 """Commands that need neither Django nor settings, and the modules with their `main`."""

@@ -16,7 +16,6 @@ from inference.link.accounts import Usage
 from inference.link.wire import Resume
 from inference.operations.operation import Call
 from inference.operations.registry import OPERATIONS
-from tests.document.sdk_types import faults
 
 CREATED = 1_700_000_000
 QUESTION = [{"role": "user", "content": "Who are you, and what can you do?"}]
@@ -183,6 +182,8 @@ def _join(whole: dict[str, Any], more: dict[str, Any]) -> None:
 
 def written(call: Call, answer: Answer) -> list[Any]:
     """What a gateway writes of it: events, or one answer. Each is as the SDK's types say."""
+    from tests.document.sdk_types import faults  # needs the SDKs, which `make gpu-check` has not
+
     operation, meter = call.operation, answer.meter
     framing = operation.framing(call, "1", 0, "r" * 64)
     counts = (meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens)

@@ -70,14 +70,14 @@ def write_model(folder: Path, configure: Callable[[int], PreTrainedConfig]) -> P
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(1)
-    tokenizer = _tokenizer()
+    tokenizer = make_tokenizer()
     model = AutoModelForCausalLM.from_config(configure(len(tokenizer)))
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def make_tokenizer() -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

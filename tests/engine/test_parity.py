@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,19 @@ import pytest_asyncio
 from inference.agent.engines.engine import Engine, LocalAdapter
 from tests.engine.driving import Answer, ask
 from tests.engine.factory import AdapterFactory
+from tests.engine.reference import TOKENS, Expected, reference
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
 
 TOLERANCE = 1e-3
 """Largest difference of a log-probability: both sum float32 products, in different orders."""
 
-TOKENS = 24
 PATTERNS: dict[str, Any] = {
     "rank_pattern": {"0.self_attn.q_proj": 2, "q_proj": 8, "v_proj": 16},
     "alpha_pattern": {"v_proj": 5, "down_proj": 0.5},
     "exclude_modules": ["o_proj"],
     "use_rslora": True,
 }
-Expected = tuple[str, list[float]]
-"""A text, and the log-probabilities of its tokens."""
 
 
 @dataclass(frozen=True)
@@ -53,35 +50,6 @@ class Subject:
     def expected(self, adapter: LocalAdapter | None, prompt: list[int]) -> Expected:
         """The answer of transformers and PEFT."""
         return reference(self.base, adapter and adapter.path, tuple(prompt))
-
-
-@cache
-def loaded(base: Path, adapter: Path | None) -> Any:
-    """The model as transformers and PEFT load it."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    return (model if adapter is None else PeftModel.from_pretrained(model, adapter)).eval()
-
-
-@cache
-def reference(base: Path, adapter: Path | None, prompt: tuple[int, ...]) -> Expected:
-    """The greedy text of transformers and PEFT, and its tokens' log-probabilities."""
-    import torch
-    from transformers import AutoTokenizer
-
-    model = loaded(base, adapter)
-    ids, logprobs = list(prompt), []
-    with torch.no_grad():
-        for _ in range(TOKENS):
-            logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
-            best = torch.log_softmax(logits, dim=-1).max(dim=-1)
-            ids.append(int(best.indices))
-            logprobs.append(float(best.values))
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    return tokenizer.decode(ids[len(prompt) :], skip_special_tokens=True), logprobs
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

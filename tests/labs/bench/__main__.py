@@ -34,6 +34,7 @@ from tests.labs.bench import (  # noqa: E402
     streams,
     thrash,
     throughput,
+    traffic,
     vllm,
 )
 from tests.labs.bench.machinery.processes import Failed  # noqa: E402
@@ -50,6 +51,7 @@ BENCHMARKS = {
     "fairness": fairness.run,
     "batches": batches.run,
     "thrash": thrash.run,
+    "traffic": traffic.run,
     "ledger": ledger.run,
     "pages": pages.run,
     "planes": planes.run,

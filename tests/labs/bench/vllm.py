@@ -43,22 +43,11 @@ Found = dict[str, Samples]
 async def run(scale: Scale) -> Report:
     """Measure streams of the base model, then (demo only) of its tenants' adapters mixed."""
     served = demo_on(scale.model)
-    profile = EngineProfile.here(
-        str(served.base),
-        served_name=served.model_name,
-        max_cpu_loras=MAX_CPU_LORAS,
-        max_num_seqs=SEQUENCES,
-        dtype=DTYPE,
-        kv_cache_memory_bytes=KV_BYTES,
-        max_model_len=CONTEXT,
-    )
-    options = ["--model", profile.model, "--served-name", profile.name, "--dtype", DTYPE]
-    options += ["--max-num-seqs", str(SEQUENCES), "--kv-bytes", str(KV_BYTES)]
-    options += ["--max-model-len", str(CONTEXT)]
-    adapters = {name: one for each in served.adapters.values() for name, one in each.items()}
+    profile = same_profile(served)
+    adapters = folders_of(served)
     async with (
         lorikeet.gateway() as gateway,
-        lorikeet.engine(gateway, "engine-vllm", *options) as engine,
+        lorikeet.engine(gateway, "engine-vllm", *options_of(profile)) as engine,
         peers.vllm_serve(profile, adapters, lean=False) as peer,
         peers.vllm_serve(profile, adapters, lean=True) as lean,
     ):
@@ -73,6 +62,31 @@ async def run(scale: Scale) -> Report:
             callers = await tenants_with_adapters(served)
             rows += _rows("adapters", await _measure(sides, scale, callers))
     return Report(f"vLLM, {STREAMS} streams of {TOKENS} tokens", rows)
+
+
+def same_profile(served: demo.Demo) -> EngineProfile:
+    """The settings of the engines on both sides."""
+    return EngineProfile.here(
+        str(served.base),
+        served_name=served.model_name,
+        max_cpu_loras=MAX_CPU_LORAS,
+        max_num_seqs=SEQUENCES,
+        dtype=DTYPE,
+        kv_cache_memory_bytes=KV_BYTES,
+        max_model_len=CONTEXT,
+    )
+
+
+def options_of(profile: EngineProfile) -> list[str]:
+    """The profile as options of `manage.py engine`."""
+    options = ["--model", profile.model, "--served-name", profile.name, "--dtype", DTYPE]
+    options += ["--max-num-seqs", str(SEQUENCES), "--kv-bytes", str(KV_BYTES)]
+    return [*options, "--max-model-len", str(CONTEXT)]
+
+
+def folders_of(served: demo.Demo) -> dict[str, Path]:
+    """The folder of each adapter by its name."""
+    return {name: one for each in served.adapters.values() for name, one in each.items()}
 
 
 def _peer(peer: peers.Peer) -> Side:

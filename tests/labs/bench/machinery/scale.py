@@ -27,6 +27,9 @@ class Scale:
     crowd_questions: int = 1_000
     thrash_rounds: int = 3
     thrash_streams: int = 96
+    traffic_rounds: int = 3
+    traffic_s: float = 60.0
+    traffic_rate: float = 6.0
     ledger_rows: int = 50_000
     events: int = 10_000_000
     page_tenants: int = 1_000
@@ -58,6 +61,9 @@ QUICK: dict[str, Any] = {
     "crowd_questions": 400,
     "thrash_rounds": 1,
     "thrash_streams": 64,
+    "traffic_rounds": 1,
+    "traffic_s": 30.0,
+    "traffic_rate": 2.0,
     "ledger_rows": 20_000,
     "events": 500_000,
     "page_tenants": 100,

@@ -1,16 +1,22 @@
-"""Lorikeet's peers: vllm-router in front of a mock engine, and `vllm serve`."""
+"""Lorikeet's peers: `vllm serve`, and vllm-router and LiteLLM in front of a server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.local.supervisor import Child
 from inference.agent.engines.profile import EngineProfile
+from tests.environment import ROOT, VAR
 from tests.labs.bench.machinery.client import Address
 from tests.labs.bench.machinery.processes import HOST, PYTHON, free_port, running, url_of
+
+LITELLM = ROOT / ".venv-clients" / "litellm" / "bin" / "litellm"
+"""Installed by `make .venv-clients/litellm/.ready`: its dependencies exclude ours."""
+LITELLM_KEY = "sk-only-for-benchmarks-only-for-benchmarks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,26 @@ async def router(worker: Peer) -> AsyncIterator[Peer]:
     command += ["--host", HOST, "--port", str(address[1]), "--prometheus-port", str(free_port())]
     command += ["--policy", "round_robin", "--log-level", "warning"]
     async with running("vllm-router", command, f"{url_of(address)}/health") as child:
+        yield Peer(address, child)
+
+
+@asynccontextmanager
+async def litellm(worker: Peer, models: Sequence[str]) -> AsyncIterator[Peer]:
+    """LiteLLM's proxy in front of one worker, with quiet logs, one process and no database: it
+    knows a single key and bills nothing."""
+    address = (HOST, free_port())
+    upstream = {"api_base": f"{url_of(worker.address)}/v1", "api_key": "none"}
+    listed = [
+        {"model_name": name, "litellm_params": {"model": f"hosted_vllm/{name}", **upstream}}
+        for name in models
+    ]
+    config = VAR / "litellm.json"  # YAML too
+    config.write_text(json.dumps({"model_list": listed}))
+    command = [str(LITELLM), "--config", str(config), "--host", HOST, "--port", str(address[1])]
+    quiet = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    quiet["LITELLM_MASTER_KEY"] = LITELLM_KEY
+    ready = f"{url_of(address)}/health/liveliness"
+    async with running("litellm", command, ready, quiet) as child:
         yield Peer(address, child)
 
 

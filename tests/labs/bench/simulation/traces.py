@@ -7,15 +7,14 @@ Lengths are in blocks; everything follows from the seed.
 
 from __future__ import annotations
 
-import bisect
-import itertools
-import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from inference.link.engine_info import AdapterRef
+from inference.load.popularity import Zipf
+from inference.load.traces import read_trace
 
 BLOCK_TOKENS = 128
 _64_BITS = (1 << 64) - 1
@@ -32,17 +31,6 @@ class Turn:
     output_blocks: list[int]
     output_tokens: int
     lane: str = "interactive"
-
-
-class Zipf:
-    """Numbers from 0, number i with weight 1 / (i + 1) ** exponent."""
-
-    def __init__(self, count: int, exponent: float) -> None:
-        self._sums = list(itertools.accumulate((i + 1) ** -exponent for i in range(count)))
-
-    def draw(self, rng: random.Random) -> int:
-        """A random number of the distribution."""
-        return bisect.bisect(self._sums, rng.random() * self._sums[-1])
 
 
 @dataclass
@@ -129,9 +117,6 @@ def recorded(path: Path, limit: int) -> Iterator[tuple[float, Turn]]:
     """Read a trace in Mooncake's format (FAST '25): the time of each request in seconds, and its
     blocks of 512 tokens, each of which becomes four of the simulation's. All requests are one
     tenant's, on the base model."""
-    with path.open() as lines:
-        for line in itertools.islice(lines, limit):
-            one = json.loads(line)
-            blocks = [4 * block + part + 1 for block in one["hash_ids"] for part in range(4)]
-            turn = Turn(0.0, "recorded", None, blocks, [], one["output_length"])
-            yield one["timestamp"] / 1000, turn
+    for row in read_trace(path, limit):
+        blocks = [4 * block + part + 1 for block in row.blocks for part in range(4)]
+        yield row.at_s, Turn(0.0, "recorded", None, blocks, [], row.output_tokens)
