@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -52,6 +52,11 @@ FINGERPRINT_CHARS = 12
 _json = msgspec.json.Encoder().encode
 
 
+MAX_IDENTIFIER = 128
+"""Most characters of a `safety_identifier`; OpenAI's limit."""
+Identifier = Annotated[str, msgspec.Meta(max_length=MAX_IDENTIFIER)]
+
+
 class StreamFields(msgspec.Struct):
     """`stream_options` of a request."""
 
@@ -86,6 +91,7 @@ class SampledBody(msgspec.Struct):
     top_k: TopK | None = None
     top_p: Share | None = None
     user: str | None = None
+    safety_identifier: Identifier | None = None
 
 
 class Fields(SampledBody):
@@ -215,6 +221,8 @@ class OpenAIOperation(Operation, Generic[Read]):
             parsers=self.parsers(fields),
             body=body,
             beginnings=self.beginnings(fields),
+            user=fields.user or "",
+            safety_identifier=fields.safety_identifier or "",
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> OpenAIFraming:

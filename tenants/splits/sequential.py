@@ -8,25 +8,26 @@ alpha, over all times together (Ville's inequality; Ramdas, Grunwald, Vovk and S
 "Game-theoretic statistics and safe anytime-valid inference", Statistical Science 2023). Their only
 source of randomness is the one that the platform controls, to which version a key was assigned, so
 nothing is assumed about how often requests fail, or whether that changes during the day
-(design-based: Ham, Bojinov, Lindon and Tingley, "Design-based inference for multi-arm bandits", 2023).
+(design-based: Ham, Bojinov, Lindon and Tingley, "Design-based confidence sequences", 2022).
 
-- `ShareTest` (errors, cut answers, slow first tokens, bad feedback). If the candidate is no worse, a
-  bad request is the candidate's with the chance that its key was assigned to it: the weight. A
-  mixture of likelihood ratios, one for each alternative "r times as often" (mixture SPRT: Robbins
-  1970; Johari, Koomen, Pekelis and Walsh, "Always valid inference", Operations Research 2022).
+- `ShareTest` (errors, cut answers, slow first tokens). If the candidate is no worse, a bad request
+  is the candidate's with the chance that its key was assigned to it: the weight. A mixture of
+  likelihood ratios, one for each alternative "r times as often" (mixture SPRT: Robbins 1970;
+  Johari, Koomen, Pekelis and Walsh, "Always valid inference", Operations Research 2022).
 - `MeanTest` (scores from a range). A bet on the product of how bad a score is, compared with those
-  before it, and whether it is the candidate's (Waudby-Smith and Ramdas, "Estimating means of bounded
-  random variables by betting", JRSS B 2024).
+  before it, and whether it is the candidate's (Waudby-Smith and Ramdas, "Estimating means of
+  bounded random variables by betting", JRSS B 2024).
 
 The requests of a key go to one version, and may fail together: a client whose requests are too long
 fails each time, whichever version has it. So a key is a single witness, with its first bad request,
 or its first score. Without that 18 % of equal candidates were called worse in a simulation with
 sticky clients; with it none of 400 was.
 
-The difference is shown with a confidence sequence: an interval that holds at all times together with
-the chance `1 - alpha` (empirical Bernstein, stitched: Howard, Ramdas, McAuliffe and Sekhon,
-"Time-uniform, nonparametric, nonasymptotic confidence sequences", Annals of Statistics 2021, theorem
-4 and equation 10). It counts requests rather than keys, so with few busy keys it is too narrow.
+The difference is shown with a confidence sequence: an interval that holds at all times together
+with the chance `1 - alpha` (empirical Bernstein, stitched: Howard, Ramdas, McAuliffe and Sekhon,
+"Time-uniform, nonparametric, nonasymptotic confidence sequences", Annals of Statistics 2021,
+theorem 4 and equation 10). It counts requests rather than keys, so with few busy keys it is too
+narrow.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 MAX_KEYS = 10_000
-"""Keys that a test remembers. With that many bad requests and no decision the versions are alike, so
-evidence is not added after that."""
+"""Keys that a test remembers. With that many bad requests and no decision the versions are alike,
+so evidence is not added after that."""
 RATIOS = tuple(1 + 0.1 * 1000 ** (i / 39) for i in range(40))
 """The alternatives of `ShareTest`: bad requests 1.1 to 101 times as often."""
 STAKES = tuple(0.01 * 95 ** (i / 23) for i in range(24))
@@ -206,6 +207,4 @@ class MeanTest(SequentialTest):
         # Depends on nothing of this request but its share, so that the bet is fair.
         most = 1 / max((1 - usual) * share, usual * (1 - share))
         won = (value - usual) * ((1 - share) if candidate else -share) * most
-        self.logs = [
-            log + math.log1p(stake * won) for log, stake in zip(logs, STAKES, strict=True)
-        ]
+        self.logs = [log + math.log1p(stake * won) for log, stake in zip(logs, STAKES, strict=True)]

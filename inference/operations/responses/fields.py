@@ -124,7 +124,6 @@ class ResponsesFields(SampledBody, kw_only=True):
     previous_response_id: str | None = None
     prompt_cache_key: str | None = None
     reasoning: ReasoningField | None = None
-    safety_identifier: Annotated[str, msgspec.Meta(max_length=128)] | None = None
     store: bool | None = None
     text: msgspec.Raw = NULL
     tool_choice: msgspec.Raw = NULL

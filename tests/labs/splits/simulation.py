@@ -21,9 +21,8 @@ CLIENTS = 3000
 class Scenario:
     """Requests of a split; shares and scores are from 0 to 1.
 
-    `worse` names the guard for which the candidate has `bad` instead of `usual`. With `sticky`
-    clients a tenth of them has most of the bad requests. In `incidents` both versions have ten times
-    as many.
+    The candidate has the share `bad` of errors instead of `usual`. With `sticky` clients a tenth of
+    them has most of the bad requests. In `incidents` both versions have ten times as many.
     """
 
     name: str
