@@ -202,6 +202,10 @@ def default_weights() -> list[int]:
     return [5, 25, 50]
 
 
+def no_figures() -> dict[str, Any]:
+    return {"at": None, "requests": [0, 0], "guards": []}
+
+
 def default_guards() -> list[dict[str, Any]]:
     return [{"kind": GuardKind.ERRORS}]
 
@@ -269,7 +273,7 @@ class Split(models.Model):
         default=False,
         help_text="Whether the candidate is promoted by itself once all guards have passed.",
     )
-    figures = models.JSONField(default=dict, editable=False)
+    figures = models.JSONField(default=no_figures, editable=False)
     tests = models.JSONField(default=dict, editable=False)
     step_requests = models.PositiveIntegerField(default=0, editable=False)
     """Requests that the candidate answered since the weight was set."""

@@ -110,7 +110,7 @@ def _read_scores(split: Split, guard: Guard, test: SequentialTest) -> int:
 
 
 def _count(split: Split, rows: Iterable[SplitRequest]) -> None:
-    counts = split.figures.get("requests", [0, 0])
+    counts = split.figures["requests"]
     for row in rows:
         counts[row.candidate] += 1
         split.step_requests += row.candidate and row.weight == split.weight
@@ -124,7 +124,7 @@ def figures(split: Split, tests: Mapping[str, SequentialTest]) -> dict[str, Any]
     guards = split.parsed_guards
     return {
         "at": timezone.now().isoformat(),
-        "requests": split.figures.get("requests", [0, 0]),
+        "requests": split.figures["requests"],
         "guards": [_figures(guard, tests[guard.id], len(guards)) for guard in guards],
     }
 
@@ -159,8 +159,7 @@ def _shown(guard: Guard, mean: float) -> float:
 def judged(split: Split) -> list[JudgedGuard]:
     """The guards with the verdicts of the last reading."""
     return [
-        JudgedGuard(one["label"], GuardVerdict(one["verdict"]))
-        for one in split.figures.get("guards", [])
+        JudgedGuard(one["label"], GuardVerdict(one["verdict"])) for one in split.figures["guards"]
     ]
 
 
@@ -174,7 +173,7 @@ def plan_of(split: Split) -> SplitPlan:
         rolls_back=split.rolls_back,
         promotes=split.promotes,
         paused=split.state == SplitState.PAUSED,
-        requests=sum(split.figures.get("requests", [0, 0])),
+        requests=sum(split.figures["requests"]),
         step_requests=split.step_requests,
         hours=(timezone.now() - split.created_at).total_seconds() / 3600,
     )
