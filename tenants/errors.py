@@ -41,8 +41,8 @@ class VersionNotReady(Refused):
 
 
 class VersionInUse(Refused):
-    """An alias or a running split uses this version. Promote another version, delete the alias or
-    end the split first."""
+    """An alias points at this version, or a running split uses it. Promote another version, delete
+    the alias or end the split first."""
 
     code = "version_in_use"
 
