@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import OuterRef, QuerySet
+from django.db.models import F, OuterRef, QuerySet
 from django.db.models.functions import JSONObject
 from django.utils.formats import localize
 
@@ -81,7 +81,8 @@ class ShownSplit:
 def with_splits(adapters: QuerySet[Adapter]) -> QuerySet[Adapter]:
     """The adapters with their last splits, which saves a query."""
     columns = JSONObject(**{name: name for name in (*COLUMNS, *NUMBERS)})
-    of_adapter = Split.objects.filter(adapter=OuterRef("pk")).values(shown=columns)
+    latest = Split.objects.order_by(F("ended_at").desc(nulls_first=True), "-pk")
+    of_adapter = latest.filter(adapter=OuterRef("pk")).values(shown=columns)
     return adapters.annotate(found_splits=ArraySubquery(of_adapter[:MOST]))
 
 
