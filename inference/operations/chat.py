@@ -19,7 +19,7 @@ from inference.operations.bodies.constraints import (
 from inference.operations.bodies.fields import OF_ANSWERS, SAMPLING
 from inference.operations.bodies.ranges import Positive
 from inference.operations.bodies.reading import InnerJson
-from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
+from inference.operations.openai import NULL, Fields, Identifier, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
@@ -88,6 +88,7 @@ class _ChatFields(Fields):
     logprobs: msgspec.Raw = NULL
     top_logprobs: msgspec.Raw = NULL
     parallel_tool_calls: bool | None = None
+    safety_identifier: Identifier | None = None
 
 
 class Chat(OpenAIOperation[_ChatFields]):
@@ -154,6 +155,10 @@ class Chat(OpenAIOperation[_ChatFields]):
             beginnings.mark()
             beginnings.open(message.role, message.said())
         return beginnings
+
+    def safety_identifier(self, fields: _ChatFields) -> str:
+        """See `OpenAIOperation`."""
+        return fields.safety_identifier or ""
 
     def logprobs(self, fields: _ChatFields) -> int:
         """The token itself and `top_logprobs` others; with `echo` those of the prompt."""

@@ -91,7 +91,6 @@ class SampledBody(msgspec.Struct):
     top_k: TopK | None = None
     top_p: Share | None = None
     user: str | None = None
-    safety_identifier: Identifier | None = None
 
 
 class Fields(SampledBody):
@@ -156,6 +155,10 @@ class OpenAIOperation(Operation, Generic[Read]):
     @abstractmethod
     def beginnings(self, fields: Read) -> Beginnings:
         """The beginnings of its prompt; none if there are several prompts."""
+
+    def safety_identifier(self, fields: Read) -> str:
+        """The field of this name, empty if there is none."""
+        return ""
 
     @abstractmethod
     def logprobs(self, fields: Read) -> int:
@@ -222,7 +225,7 @@ class OpenAIOperation(Operation, Generic[Read]):
             body=body,
             beginnings=self.beginnings(fields),
             user=fields.user or "",
-            safety_identifier=fields.safety_identifier or "",
+            safety_identifier=self.safety_identifier(fields),
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> OpenAIFraming:

@@ -11,7 +11,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models, transaction
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils import timezone
 
 from inference.splitting import StickyBy
@@ -339,7 +339,7 @@ class Split(models.Model):
         Raises:
             SplitEnded: it has ended.
         """
-        self._change(state=SplitState.PAUSED, reason="Somebody paused it.")
+        self._change(state=SplitState.PAUSED, reason="Paused.")
 
     def resume(self) -> None:
         """Decide again.
@@ -347,7 +347,7 @@ class Split(models.Model):
         Raises:
             SplitEnded: it has ended.
         """
-        self._change(state=SplitState.RUNNING, reason="Somebody resumed it.")
+        self._change(state=SplitState.RUNNING, reason="Resumed.")
 
     def promote(self, reason: str) -> None:
         """Point the alias at the candidate.
@@ -377,8 +377,13 @@ class Split(models.Model):
         alias.select_for_update().first()
 
     def _change(self, **fields: Any) -> None:
-        # Changed, so that the audit log has them with the act.
-        figures = self.figures | {"at": timezone.now().isoformat()}
+        # Changed, so that the audit log has them with the act; by the database, as the judge may
+        # have counted more than this object has.
+        at = models.Value({"at": timezone.now().isoformat()}, models.JSONField())
+        figures = models.Func(
+            F("figures"), at, template="(%(expressions)s)", arg_joiner=" || ",
+            output_field=models.JSONField(),
+        )  # fmt: skip
         if not Split.objects.open().filter(pk=self.pk).update(figures=figures, **fields):
             raise SplitEnded
         self.refresh_from_db()

@@ -27,7 +27,10 @@ KEPT = timedelta(days=7)
 def judge_splits(timestamp: int) -> None:
     """Each minute: read what splits have seen, and act on it."""
     for id in Split.objects.open().values_list("pk", flat=True):
-        judge(id)
+        try:
+            judge(id)
+        except Exception:  # the others are judged all the same
+            log.exception("split_not_judged", split=id)
     forget()
 
 

@@ -128,4 +128,4 @@ def _mean(guard: Guard, arm: Mapping[str, Any]) -> str:
 
 
 def _points(share: float) -> str:
-    return f"{100 * share:+.2g}".replace("-", "\u2212")
+    return f"{100 * share:+.1f}".replace("-", "\u2212")

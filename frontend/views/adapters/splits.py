@@ -170,7 +170,7 @@ def _done(split: Split, what: str, given: Mapping[str, Any]) -> str:
         split.resume()
         return "The split goes on."
     if what == "promote":
-        split.promote("Somebody promoted it.")
+        split.promote("Promoted by request.")
         return f"“{split.alias}” points at version {number}."
-    split.end(SplitState.STOPPED, "Somebody stopped it.")
+    split.end(SplitState.STOPPED, "Stopped by request.")
     return f"Version {number} gets no more requests of “{split.alias}”."

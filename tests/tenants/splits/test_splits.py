@@ -277,6 +277,14 @@ class TestJudge:
         Split.objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(hours=2))
         assert judged(old).state == SplitState.INCONCLUSIVE
 
+    def test_an_act_forgets_no_request(self, live: AdapterVersion) -> None:
+        split = start(live)
+        stale = Split.objects.get(pk=split.pk)
+        seen(split, 1, candidate=True)
+        judged(split)
+        stale.pause()
+        assert stale.figures["requests"] == [0, 1]
+
     def test_while_paused_it_reads_and_does_not_act(self, live: AdapterVersion) -> None:
         split = start(live, guards=[ERRORS])
         split.pause()

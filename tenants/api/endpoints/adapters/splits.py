@@ -85,7 +85,7 @@ class AliasSplit(AdapterPart, GenericViewSet[Split]):
         given = SplitWeightSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         split = self._open()
-        split.set_weight(given.validated_data["weight"], "Somebody set the weight.")
+        split.set_weight(given.validated_data["weight"], "The weight was set.")
         return Response(self.get_serializer(split).data)
 
     @extend_schema(request=None, responses=SplitSerializer)
@@ -106,14 +106,14 @@ class AliasSplit(AdapterPart, GenericViewSet[Split]):
     def promote(self, request: Request, name: str, alias: str) -> Response:
         """Point the alias at the candidate, and end the split."""
         split = self._open()
-        split.promote("Somebody promoted it.")
+        split.promote("Promoted by request.")
         return Response(self.get_serializer(split).data)
 
     @extend_schema(request=None, responses=SplitSerializer)
     def stop(self, request: Request, name: str, alias: str) -> Response:
         """End the split: the alias's version gets all requests again."""
         split = self._open()
-        split.end(SplitState.STOPPED, "Somebody stopped it.")
+        split.end(SplitState.STOPPED, "Stopped by request.")
         return Response(self.get_serializer(split).data)
 
     def _open(self) -> Any:
