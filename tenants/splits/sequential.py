@@ -166,8 +166,8 @@ class SequentialTest(ABC):
         """The test with the state that `dump` returned; a new one if that is empty."""
         if not state:
             return cls()
-        arms = (ArmSums(*state[name]) for name in ("stable", "candidate"))
-        return cls(*arms, list(state["logs"]), set(state["keys"]))
+        stable, candidate = (ArmSums(*state[name]) for name in ("stable", "candidate"))
+        return cls(stable, candidate, list(state["logs"]), set(state["keys"]))
 
 
 def _dumped(arm: ArmSums) -> list[float]:

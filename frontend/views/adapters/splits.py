@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from django import forms
@@ -157,11 +157,11 @@ def act(request: HttpRequest, caller: Caller, name: str, pk: int, what: str) -> 
     """Pause, resume, promote, stop or weigh a split."""
     found = get_object_or_404(find(caller, name).splits.select_related("candidate"), pk=pk)
     with refusals_told(request):
-        messages.success(request, _done(found, what, request.POST))
+        messages.success(request, _done(found, what))
     return redirect("adapters-one", caller.tenant.slug, name)
 
 
-def _done(split: Split, what: str, given: Mapping[str, Any]) -> str:
+def _done(split: Split, what: str) -> str:
     number = split.candidate.number
     if what == "pause":
         split.pause()

@@ -16,7 +16,6 @@ from tenants.models import AdapterVersion, Split
 from tenants.models.splits import (
     FIELDS,
     HEADER,
-    MAX_GUARDS,
     MAX_SECONDS,
     MAX_STEPS,
     NUMBERS,
@@ -154,7 +153,7 @@ class SplitPlanSerializer(StrictMixin, serializers.ModelSerializer[Split]):
         allow_blank=True,
         help_text="Name of the header with the key, if `sticky` is `header`.",
     )
-    guards = GuardSerializer(many=True, required=False, min_length=1, max_length=MAX_GUARDS)
+    guards = GuardSerializer(many=True, required=False, allow_empty=False)
 
     class Meta:
         model = Split
