@@ -41,7 +41,8 @@ class VersionNotReady(Refused):
 
 
 class VersionInUse(Refused):
-    """An alias points at this version. Promote another version or delete the alias first."""
+    """An alias points at this version, or a running split uses it. Promote another version, delete
+    the alias or end the split first."""
 
     code = "version_in_use"
 
@@ -62,6 +63,18 @@ class IllegalTransition(Refused):
     """The version's state does not allow this."""
 
     code = "illegal_transition"
+
+
+class SplitRunning(Refused):
+    """The alias already has a split. End it first."""
+
+    code = "split_running"
+
+
+class SplitEnded(Refused):
+    """The split has ended."""
+
+    code = "split_ended"
 
 
 class KeyRevoked(Refused):

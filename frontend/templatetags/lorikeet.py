@@ -114,6 +114,8 @@ STATES = {
     "finished": "ok",
     "aborted": "warn",
     "rolled back": "bad",
+    "promoted": "ok",
+    "inconclusive": "warn",
     "required": "ok",
     "raised": "bad",
     "quiet": "ok",

@@ -28,7 +28,11 @@ from inference.link.prefixes import Prefix
 from inference.link.wire import BATCH, Retention
 from inference.operations.estimate import Estimate
 from inference.operations.operation import Call
+from inference.operations.responses.call import ResponseCall
+from inference.splitting import Arrival, choose, stay
 from inference.tracing import Span, Tracer, timed
+
+NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
 class BatchTurn(NamedTuple):
@@ -74,11 +78,13 @@ class Dispatcher:
         adoptable: bool = False,
         label: str = "",
         line: BatchTurn | None = None,
+        headers: Mapping[bytes, bytes] = NO_HEADERS,
     ) -> AsyncIterator[Stream]:
         """The stream of one request's answer; leaving the block before the end aborts the request
         on its engine. Takes the call's body. `watch` is called with what the request waits for,
         where the engine reports that. `trace` is the request's span. With `adoptable` the answer
         outlives this gateway for the grace period, and other gateways find it by its id or `label`.
+        `headers` are the client's, in lower case: one may choose the version of a split.
 
         Raises:
             InferenceError: the request is refused; nothing stays reserved.
@@ -87,7 +93,8 @@ class Dispatcher:
         capture = self._contents.begin(id, grant, call.operation.name, call.body)
         retention = Retention(self._grace_s if adoptable else 0.0, label)
         try:
-            stream = await self._admit(id, grant, call, watch, retention, trace, line)
+            arrival = arrival_of(id, call, headers)
+            stream = await self._admit(arrival, grant, call, watch, retention, trace, line)
         except BaseException:
             if capture is not None:
                 capture.drop()
@@ -155,7 +162,8 @@ class Dispatcher:
         orphan, account = found.orphan, found.orphan.account
         if (account.tenant_id, account.key_id) != (grant.tenant_id, grant.key_id):
             raise Gone
-        target = await self._directory.resolve(grant, orphan.model)
+        found_target = await self._directory.resolve(grant, orphan.model)
+        target = stay(found_target, account.version_id, arrival_of(orphan.id, call))
         as_it_was = (target.base_model, target.adapter_id, target.version_id) == (
             account.base_model, account.adapter_id, account.version_id,
         )  # fmt: skip
@@ -217,7 +225,7 @@ class Dispatcher:
 
     async def _admit(
         self,
-        id: str,
+        arrival: Arrival,
         grant: Grant,
         call: Call,
         watch: Watch | None,
@@ -226,8 +234,8 @@ class Dispatcher:
         line: BatchTurn | None,
     ) -> Stream:
         """Reserve what the call may use and start it."""
-        operation = call.operation
-        target = await self._target(grant, call, line)
+        operation, id = call.operation, arrival.request_id
+        target = await self._target(grant, call, line, arrival)
         if target.defaults:
             await pause(len(call.body))
             call = operation.parse(with_defaults(call.take_body(), target.defaults))
@@ -239,7 +247,7 @@ class Dispatcher:
             reservation = await self._limiter.reserve(reserved, grant, target, estimate.ask)
         try:
             if resolved.is_over:  # there must be no await between this and the submit
-                target = await self._target(grant, call, line)
+                target = await self._target(grant, call, line, arrival)
             adapter = target.adapter
             order = self._order(
                 call,
@@ -261,10 +269,12 @@ class Dispatcher:
             self._limiter.release(reserved)
             raise
 
-    async def _target(self, grant: Grant, call: Call, line: BatchTurn | None) -> ResolvedTarget:
-        """What the call's model resolves to, with the price that applies: batch lines have their
-        own."""
-        target = await self._directory.resolve(grant, call.model)
+    async def _target(
+        self, grant: Grant, call: Call, line: BatchTurn | None, arrival: Arrival
+    ) -> ResolvedTarget:
+        """What the call's model resolves to, chosen by its split if it has one, with the price that
+        applies: batch lines have their own."""
+        target = choose(await self._directory.resolve(grant, call.model), arrival)
         if line is None or target.batch_price is None:
             return target
         return replace(target, price=target.batch_price)
@@ -275,6 +285,13 @@ class Dispatcher:
             request = stream.request
             tenant_id, base_model = request.grant.tenant_id, request.target.base_model
             self._prompts.learn(tenant_id, base_model, body_bytes, tokens)
+
+
+def arrival_of(id: str, call: Call, headers: Mapping[bytes, bytes] = NO_HEADERS) -> Arrival:
+    """What the request of this id says of whom it is from."""
+    conversation = call.conversation if isinstance(call, ResponseCall) else ""
+    opening = conversation or call.beginnings.opening
+    return Arrival(id, call.user, call.safety_identifier, opening, headers)
 
 
 def with_defaults(body: bytes, defaults: bytes) -> bytes:

@@ -247,7 +247,12 @@ class OpenAIServer:
         if call is not asked:
             asked.take_body()
         generation = self._dispatcher.generation(
-            exchange.id, grant, call, trace=exchange.span, adoptable=recording is not None
+            exchange.id,
+            grant,
+            call,
+            trace=exchange.span,
+            adoptable=recording is not None,
+            headers=exchange.headers,
         )
         with self.responses.storing(exchange, grant, call):
             async with generation as stream:

@@ -48,6 +48,7 @@ from inference.link.shell import Transport
 from inference.link.suspects import Suspects
 from inference.link.wire import Frame
 from inference.pools import Pool, Revisions
+from inference.splitting import Arrival, stay
 
 log = structlog.get_logger(__name__)
 
@@ -345,6 +346,7 @@ class Hub:
         for request in self._requests.waiting(tenant_id):
             try:
                 target = await directory.resolve(request.grant, request.target.model)
+                target = stay(target, request.target.version_id, Arrival(request.id))
             except InferenceError:  # its key or version is gone, which is handled elsewhere
                 continue
             self._requests.update_target(request, target)

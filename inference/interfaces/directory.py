@@ -103,6 +103,31 @@ class Grant:
             raise PermissionDenied(f"This API key lacks the scope {wanted}.")
 
 
+class SplitArm(msgspec.Struct, frozen=True):
+    """Which version of a split a request got (`inference.splitting`)."""
+
+    split_id: int
+    candidate: bool
+    """Whether it is the candidate, not the stable version."""
+    key: int | None
+    """The number of its key; None if it was chosen for this request alone."""
+    weight: int
+    """The split's weight then."""
+
+
+class TrafficSplit(msgspec.Struct, frozen=True):
+    """The share of a target's requests that another version of the adapter gets."""
+
+    id: int
+    weight: int
+    """Percent of the keys."""
+    sticky: str
+    """What a key is, a `splitting.StickyBy`."""
+    header: str
+    """The name of the header with the key, in lower case, if it is one."""
+    candidate: ResolvedTarget
+
+
 class ResolvedTarget(msgspec.Struct, frozen=True):
     """What a model name resolves to for a grant: a base model, or one adapter version on it."""
 
@@ -130,6 +155,10 @@ class ResolvedTarget(msgspec.Struct, frozen=True):
     """Fields for bodies that lack them: JSON without the braces, with a trailing comma."""
     batch_price: TokenPrice | None = None
     """The price of lines of batches; None if it is the same."""
+    split: TrafficSplit | None = None
+    """Set until the version is chosen (`splitting.choose`)."""
+    arm: SplitArm | None = None
+    """Set if it was chosen by a split."""
 
 
 OUR_MODELS = "lorikeet"

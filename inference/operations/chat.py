@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ from inference.operations.bodies.constraints import (
 from inference.operations.bodies.fields import OF_ANSWERS, SAMPLING
 from inference.operations.bodies.ranges import Positive
 from inference.operations.bodies.reading import InnerJson
-from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
+from inference.operations.openai import NULL, Fields, Identifier, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
@@ -61,21 +61,21 @@ class ChatMessage(msgspec.Struct):
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: str | None = None
 
-    def texts(self) -> Iterator[str]:
-        """The texts of it that a template may use, the longest ones separately."""
-        about = (self.role, self.name, self.tool_call_id, self.reasoning, self.reasoning_content)
-        yield "\0".join([part or "" for part in about])
+    def said(self) -> Iterator[str]:
+        """The texts of its content."""
         if isinstance(self.content, list):
             yield from (part.text or part.refusal or "" for part in self.content)
         elif self.content:
             yield self.content
+
+    def texts(self) -> Iterator[str]:
+        """The texts of it that a template may use, the longest ones separately."""
+        about = (self.role, self.name, self.tool_call_id, self.reasoning, self.reasoning_content)
+        yield "\0".join([part or "" for part in about])
+        yield from self.said()
         for call in self.tool_calls or ():
             yield call.function.name
             yield call.function.arguments
-
-
-MAX_IDENTIFIER = 128
-"""Most characters of a `safety_identifier`; OpenAI's limit."""
 
 
 class _ChatFields(Fields):
@@ -88,7 +88,7 @@ class _ChatFields(Fields):
     logprobs: msgspec.Raw = NULL
     top_logprobs: msgspec.Raw = NULL
     parallel_tool_calls: bool | None = None
-    safety_identifier: Annotated[str, msgspec.Meta(max_length=MAX_IDENTIFIER)] | None = None
+    safety_identifier: Identifier | None = None
 
 
 class Chat(OpenAIOperation[_ChatFields]):
@@ -153,7 +153,12 @@ class Chat(OpenAIOperation[_ChatFields]):
             for text in message.texts():
                 beginnings.add(text)
             beginnings.mark()
+            beginnings.open(message.role, message.said())
         return beginnings
+
+    def safety_identifier(self, fields: _ChatFields) -> str:
+        """See `OpenAIOperation`."""
+        return fields.safety_identifier or ""
 
     def logprobs(self, fields: _ChatFields) -> int:
         """The token itself and `top_logprobs` others; with `echo` those of the prompt."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -50,6 +50,11 @@ FINGERPRINT_CHARS = 12
 """Characters of an engine's revision that `system_fingerprint` shows."""
 
 _json = msgspec.json.Encoder().encode
+
+
+MAX_IDENTIFIER = 128
+"""Most characters of a `safety_identifier`; OpenAI's limit."""
+Identifier = Annotated[str, msgspec.Meta(max_length=MAX_IDENTIFIER)]
 
 
 class StreamFields(msgspec.Struct):
@@ -151,6 +156,10 @@ class OpenAIOperation(Operation, Generic[Read]):
     def beginnings(self, fields: Read) -> Beginnings:
         """The beginnings of its prompt; none if there are several prompts."""
 
+    def safety_identifier(self, fields: Read) -> str:
+        """The field of this name, empty if there is none."""
+        return ""
+
     @abstractmethod
     def logprobs(self, fields: Read) -> int:
         """The number of log-probabilities with each token of each choice."""
@@ -215,6 +224,8 @@ class OpenAIOperation(Operation, Generic[Read]):
             parsers=self.parsers(fields),
             body=body,
             beginnings=self.beginnings(fields),
+            user=fields.user or "",
+            safety_identifier=self.safety_identifier(fields),
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> OpenAIFraming:

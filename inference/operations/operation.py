@@ -49,7 +49,8 @@ class Call:
     end (`include_usage`). A `flex` request may wait behind others. `parsers` are those that its
     engine needs (`ModelInfo.parsers`). `body` is sent to the engine's agent: the client's bytes,
     unless the operation rewrites them. `beginnings` are those of its prompt, empty if it has
-    several.
+    several. `user` and `safety_identifier` are its fields of these names, which only choose between
+    the versions of a split.
 
     Operations with further fields have a subclass (`responses.call.ResponseCall`).
     """
@@ -64,6 +65,8 @@ class Call:
     parsers: tuple[str, ...] = ()
     body: bytes = b""
     beginnings: Beginnings = field(default_factory=Beginnings, compare=False)
+    user: str = ""
+    safety_identifier: str = ""
 
     @property
     def grows(self) -> bool:

@@ -13,6 +13,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.sessions import Uploads
+from tenants.api.endpoints.adapters.splits import AliasSplit, SplitHistory
 from tenants.api.endpoints.alerts import AlertRules
 from tenants.api.endpoints.audit import InstallationAudit, TenantAudit
 from tenants.api.endpoints.content import Content, ContentKeys
@@ -78,6 +79,18 @@ urlpatterns: list[URLPattern | URLResolver] = [
     ),
     path(
         "adapters/<str:name>/aliases/<str:alias>/roll_back", Aliases.as_view({"post": "roll_back"})
+    ),
+    path("adapters/<str:name>/splits", SplitHistory.as_view(LIST)),
+    path("adapters/<str:name>/aliases/<str:alias>/split", AliasSplit.as_view(READ | CREATE)),
+    path(
+        "adapters/<str:name>/aliases/<str:alias>/split/weight", AliasSplit.as_view({"put": "weigh"})
+    ),
+    *(
+        path(
+            f"adapters/<str:name>/aliases/<str:alias>/split/{action}",
+            AliasSplit.as_view({"post": action}),
+        )
+        for action in ("pause", "resume", "promote", "stop")
     ),
     path("uploads", Uploads.as_view(LIST | CREATE)),
     path(

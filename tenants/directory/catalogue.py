@@ -7,11 +7,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import msgspec
 
 from inference.errors import UnknownModel
-from inference.interfaces.directory import Grant, Limits, ModelCard, ResolvedTarget, TokenPrice
+from inference.interfaces.directory import (
+    Grant,
+    Limits,
+    ModelCard,
+    ResolvedTarget,
+    TokenPrice,
+    TrafficSplit,
+)
 from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, PoolRollout, Revisions
 from tenants.limits import ceilings
@@ -80,6 +88,8 @@ class VersionRow:
     modules: list[str] | None = None
     tried: list[str] | None = None
     batch_prices: Prices = ()
+    splits: list[dict[str, Any]] | None = None
+    """The splits whose candidate it is, each with the fields of `TrafficSplit` and `alias`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,12 @@ class Catalogue:
         for row in rows:
             found[row.adapter].append(row)
         self._versions: Mapping[str, list[VersionRow]] = dict(found)
+        self._splits = {
+            (row.adapter, split["alias"]): (split, row)
+            for rows in found.values()
+            for row in rows
+            for split in row.splits or ()
+        }
         self._limits: dict[int, tuple[Limits, ...]] = {}
         self._ready: dict[str, Revisions | None] = {}
 
@@ -136,6 +152,14 @@ class Catalogue:
         if not found:
             raise unknown(name)
         return found[0]
+
+    def split(self, name: str) -> tuple[Mapping[str, Any], VersionRow] | None:
+        """The split of the alias that this name refers to, with its candidate; None if there is
+        none, or the name pins a version."""
+        if not self._splits:
+            return None
+        adapter, _, alias = adapter_of(name).partition("@")
+        return self._splits.get((adapter, alias or LIVE))
 
     def limits(self, row: VersionRow) -> tuple[Limits, ...]:
         """The limits in force for the version's adapter; computed on first use."""
@@ -221,6 +245,29 @@ def resolve(
     row = own.find(name)
     if name.startswith(TUNED) and not _named(name, grant.tenant, row):
         raise unknown(name)
+    target = _target(grant, name, row, bases, own, now=now)
+    if (found := own.split(name)) is None:
+        return target
+    fields, candidate = found
+    split = TrafficSplit(
+        fields["id"],
+        fields["weight"],
+        fields["sticky"],
+        fields["header"],
+        _target(grant, name, candidate, bases, own, now=now),
+    )
+    return msgspec.structs.replace(target, split=split)
+
+
+def _target(
+    grant: Grant,
+    name: str,
+    row: VersionRow,
+    bases: Mapping[str, BaseRow],
+    own: Catalogue,
+    *,
+    now: float,
+) -> ResolvedTarget:
     # Missing only while the notice of a new base model is under way.
     base = bases.get(row.base_model, BaseRow(row.base_model, 0, 0))
     return ResolvedTarget(

@@ -91,6 +91,17 @@ FROM jsonb_to_recordset(%(refusals)s::jsonb) AS one(
 JOIN tenants_tenant tenant ON tenant.id = one.tenant_id
 ON CONFLICT (id) DO NOTHING
 """
+OBSERVATIONS = """
+INSERT INTO tenants_splitrequest (split_id, request_id, candidate, key, weight, failed, cut, ttft_s,
+                                  ended_at, is_read, scored)
+SELECT one.split_id, one.request_id, one.candidate, one.key, one.weight, one.failed, one.cut,
+       one.ttft_s, to_timestamp(one.ended_at), false, '{}'
+FROM jsonb_to_recordset(%(observations)s::jsonb) AS one(
+    request_id text, split_id bigint, candidate boolean, key bigint, weight smallint,
+    failed boolean, cut boolean, ttft_s float8, ended_at float8)
+JOIN tenants_split split ON split.id = one.split_id AND split.ended_at IS NULL
+ON CONFLICT (split_id, request_id) DO NOTHING
+"""
 
 
 def batches(

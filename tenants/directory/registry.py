@@ -10,7 +10,12 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from inference.gateway.fleet.demand import Demand
-from inference.gateway.measuring.outcomes import OutcomeGroup, OutcomeSums, Refusal
+from inference.gateway.measuring.outcomes import (
+    OutcomeGroup,
+    OutcomeSums,
+    Refusal,
+    SplitObservation,
+)
 from inference.gateway.measuring.traffic import RevisionTraffic
 from inference.link.engine_info import ModelInfo
 from tenants.database import ANSWER_S, Database
@@ -117,6 +122,13 @@ class DirectoryRegistry(Database):
     async def keep_refusals(self, refusals: Sequence[Refusal]) -> None:
         """Store requests that ended in an error; those stored already are unchanged."""
         await self.execute(outcomes.REFUSALS, {"refusals": outcomes.encoded_refusals(refusals)})
+
+    async def keep_observations(self, observations: Sequence[SplitObservation]) -> None:
+        """Store what became of requests of splits that still run; those stored already are
+        unchanged."""
+        await self.execute(
+            outcomes.OBSERVATIONS, {"observations": msgspec.json.encode(observations).decode()}
+        )
 
     async def forget(self, url: str) -> None:
         """Record that the gateway at this base URL has stopped."""

@@ -48,7 +48,7 @@ PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
 FORMS = re.compile(r"/t/(?P<tenant>[-a-zA-Z0-9_]+)/(files|batches/new|fine-tuning/new)")
 REFUSED = "lorikeet.file_refused"
 """Key of the error in the scope of a form whose body was refused."""
-JSON = re.compile(r"/v1/(batches|fine_tuning/jobs|uploads|uploads/[^/]+/complete)")
+JSON = re.compile(r"/v1/(batches|feedback|fine_tuning/jobs|uploads|uploads/[^/]+/complete)")
 MAX_JSON_BYTES = 64 << 10
 EVALS = re.compile(r"/v1/evals(/[^/]+(/runs(/[^/]+)?)?)?")
 MAX_EVAL_BYTES = 8 << 20

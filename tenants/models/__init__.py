@@ -27,6 +27,7 @@ from tenants.models.saved.conversations import Conversation
 from tenants.models.saved.prompts import PromptSet, SavedPrompt
 from tenants.models.saved.views import SavedView
 from tenants.models.saved.votes import SetRun
+from tenants.models.splits import Split, SplitRequest, SplitState
 from tenants.models.tuning import FineTuningJob, TuningCheckpoint, TuningEvent
 from tenants.models.uploads import UploadChunk, UploadSession
 from tenants.models.usage.ledger import EngineJournal, SupersededAttempt, UsageEvent
@@ -95,6 +96,9 @@ __all__ = [
     "SavedView",
     "Scope",
     "SetRun",
+    "Split",
+    "SplitRequest",
+    "SplitState",
     "Standing",
     "State",
     "StoredContent",

@@ -335,6 +335,8 @@ class AdapterVersion(models.Model):
         try:
             with transaction.atomic():
                 AdapterVersion.objects.select_for_update().filter(pk=self.pk).first()
+                if self.splits.filter(ended_at=None).exists():
+                    raise VersionInUse
                 self.delete()
         except RestrictedError as error:
             raise VersionInUse from error

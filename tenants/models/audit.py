@@ -34,6 +34,7 @@ SUBJECTS = {
     "adapter": "adapter",
     "version": "adapter version",
     "alias": "alias",
+    "split": "split of an alias",
     "price": "price",
     "credential": "engine credential",
     "quarantined": "quarantined entry",

@@ -23,6 +23,7 @@ from inference.interfaces.directory import MICRO, PICO, TokenPrice
 from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.decisions import dismiss
 from tenants.models import (
+    Adapter,
     ApiKey,
     BaseModel,
     EngineCredential,
@@ -34,6 +35,9 @@ from tenants.models import (
     QuarantinedEntry,
     Role,
     Rollout,
+    Split,
+    SplitRequest,
+    SplitState,
     Standing,
     SupersededAttempt,
     Tenant,
@@ -44,6 +48,7 @@ from tenants.models import (
 )
 from tenants.models.audit import Actor, acting
 from tenants.models.usage.sums import FIGURES
+from tenants.splits.jobs import judge
 from tests.browser.served import MODEL_NAME
 from tests.frontend.addresses import Subject
 from tests.tenants.making import SAME, make_batch, make_eval, make_eval_run, make_tuning_job
@@ -113,6 +118,31 @@ def quarantine(slug: str) -> None:
             prompt_tokens=1_280, completion_tokens=output, entry=msgspec.json.encode(said).decode(),
         )  # fmt: skip
     dismiss(QuarantinedEntry.objects.latest("id"), operator)
+    print("{}")
+
+
+def split(slug: str) -> None:
+    """Start a split of the adapter `support` that has seen requests, after one that ended."""
+    adapter = Adapter.objects.get(tenant__slug=slug, name="support")
+    alias, second = adapter.aliases.get(name="live"), adapter.versions.get(number=2)
+    guards = [
+        {"kind": "errors", "margin": 0.02},
+        {"kind": "slow", "margin": 0.05, "seconds": 1.5},
+        {"kind": "score", "name": "liked", "margin": 0.05},
+    ]
+    Split.objects.start(alias, second, None).end(
+        SplitState.ROLLED_BACK, "The candidate is worse: errors."
+    )
+    made = Split.objects.start(alias, second, None, guards=guards, weights=[25, 50])
+    SplitRequest.objects.bulk_create(
+        SplitRequest(
+            split=made, request_id=f"{number:032x}", candidate=number % 4 == 0, weight=25,
+            failed=number % 150 == 0, cut=False, ttft_s=0.2 + number % 9 / 5,
+            ended_at=made.created_at,
+        )
+        for number in range(1, 3000)
+    )  # fmt: skip
+    judge(made.pk)
     print("{}")
 
 

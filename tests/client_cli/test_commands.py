@@ -290,6 +290,27 @@ def test_promoting_and_rolling_back(signed_in: Run, support: Adapter) -> None:
     assert signed_in("adapters", "promote", "nobody", 1).code == 4
 
 
+def test_a_split_from_its_start_to_its_end(signed_in: Run, support: Adapter) -> None:
+    given = ("--weights", "10,50", "--sticky", "header:x-team", "--guard", "errors=1",
+             "--guard", "slow=2@1.5", "--guard", "liked=5")  # fmt: skip
+    split = signed_in("splits", "start", "support", 2, *given, "--json").json
+    assert (split["weights"], split["sticky"], split["header"]) == ([10, 50], "header", "x-team")
+    assert [(one["kind"], one["margin"], one["name"]) for one in split["guards"]] == [
+        ("errors", 0.01, None), ("slow", 0.02, None), ("score", 0.05, "liked"),
+    ]  # fmt: skip
+    assert (
+        "version 2 gets 10%, version 1 the rest. running."
+        in signed_in("splits", "show", "support").err
+    )
+    assert signed_in("splits", "weight", "support", 30, "--json").json["weight"] == 30
+    for command, state in (("pause", "paused"), ("resume", "running"), ("promote", "promoted")):
+        assert signed_in("splits", command, "support", "--json").json["state"] == state
+    assert "live -> 2" in signed_in("adapters", "list").out
+    assert signed_in("splits", "stop", "support").code == 4
+    for wrong in (("--guard", "x"), ("--weights", "five"), ("--guard", "errors=.")):
+        assert "such as" in signed_in("splits", "start", "support", 1, *wrong).err
+
+
 def test_what_two_versions_differ_in(signed_in: Run, support: Adapter) -> None:
     assert signed_in("adapters", "diff", "support", 1, 2, "--json").json == [
         {"field": "lora_alpha", "old": None, "new": 16},

@@ -34,7 +34,13 @@ from inference.gateway.requests.requests import KEPT_BYTES
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, EngineStartFailed, NoSocket
 from inference.interfaces.credentials import EngineIdentity
-from inference.interfaces.directory import Grant, Limits, ModelCard, ResolvedTarget
+from inference.interfaces.directory import (
+    Grant,
+    Limits,
+    ModelCard,
+    ResolvedTarget,
+    TrafficSplit,
+)
 from inference.interfaces.ledger import Recorder, Source, Written
 from inference.link.accounts import LedgerEntry
 from inference.link.engine_info import AdapterRef, EngineStats
@@ -62,6 +68,8 @@ class Keys:
         self.max_model_len = 0
         """Context length of the base model; 0 if unknown."""
         self.adapters: dict[tuple[str, str], AdapterRef] = {}
+        self.splits: dict[tuple[str, str], TrafficSplit] = {}
+        """By tenant and adapter."""
         self.weights: dict[str, float] = {}
         """By tenant; the default is 1."""
         self.limits: tuple[Limits, ...] = ()
@@ -90,7 +98,8 @@ class Keys:
         if name == self.base_model:
             return ResolvedTarget(name, name, max_model_len=self.max_model_len)
         if ref := self.adapters.get((grant.tenant, name)):
-            return ResolvedTarget(name, self.base_model, ref, 1, limits=self.limits)
+            split = self.splits.get((grant.tenant, name))
+            return ResolvedTarget(name, self.base_model, ref, 1, limits=self.limits, split=split)
         raise UnknownModel(f"The model `{name}` does not exist.", param="model")
 
     async def models(self, grant: Grant) -> list[ModelCard]:

@@ -33,6 +33,7 @@ from frontend import bulk
 from frontend.lists import Sort, older_page_of, page_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.fingerprints import fingerprint, not_modified
+from frontend.views.adapters.split_figures import splits_of, with_splits
 from frontend.views.adapters.traffic import (
     AdapterTraffic,
     of_adapters,
@@ -321,7 +322,7 @@ def adapter(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
 def find(caller: Caller, name: str) -> Adapter:
     """The tenant's adapter of this name, else 404."""
     named = caller.tenant.adapters.select_related("base_model", "tenant", "created_by")
-    return get_object_or_404(named, name=name)
+    return get_object_or_404(with_splits(named), name=name)
 
 
 def _page(
@@ -341,6 +342,7 @@ def _page(
         "largest": max((row.size_bytes for row in rows), default=0),
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,
+        **splits_of(adapter),
         "may_pin": caller.may(Permission.OPERATE),
         "may_try": caller.may(Permission.USE_PLAYGROUND),
         "fingerprint": seen,

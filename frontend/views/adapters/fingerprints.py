@@ -11,7 +11,7 @@ from django.db.models import OuterRef
 from django.http import HttpRequest
 
 from tenants.fleet.gateways import gateways
-from tenants.models import AdapterVersion, AuditEntry, Tenant
+from tenants.models import AdapterVersion, AuditEntry, Split, Tenant
 
 Asked = tuple[int, str]
 """Tenant id, and the primary key of the version whose page it is, if any."""
@@ -23,13 +23,16 @@ after the newest one."""
 def fingerprints(asked: Collection[Asked]) -> dict[Asked, str]:
     """The fingerprint of each page, in at most two queries; none for tenants that do not exist.
 
-    The audit log covers all changes except the progress of a version's checks and which adapters
-    are loaded on engines.
+    The audit log covers all changes except the progress of a version's checks, the figures of
+    splits, and which adapters are loaded on engines.
     """
     changes = AuditEntry.objects.filter(tenant=OuterRef("pk")).order_by("-id").values("id")[:LAST]
     tenants = Tenant.objects.filter(pk__in={tenant for tenant, _ in asked})
-    found = tenants.annotate(changes=ArraySubquery(changes)).values_list("pk", "slug", "changes")
-    slugs = {pk: (slug, changes) for pk, slug, changes in found}
+    read = Split.objects.open().filter(adapter__tenant=OuterRef("pk")).values("figures__at")
+    found = tenants.annotate(changes=ArraySubquery(changes), read=ArraySubquery(read)).values_list(
+        "pk", "slug", "changes", "read"
+    )
+    slugs = {pk: (slug, changes, read) for pk, slug, changes, read in found}
     reports, resident = _reports(asked), _resident()
     return {
         one: _fingerprint(slugs[one[0]], resident.get(slugs[one[0]][0]), reports.get(one))

@@ -3,7 +3,7 @@ and a recording."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from inference.errors import InferenceError, Unavailable
@@ -64,6 +64,11 @@ class InferenceExchange(Exchange):
         empty."""
         header: bytes = self._headers.get(b"traceparent", b"")
         return header.decode("latin-1")
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """The client's headers, by lower-case name."""
+        return self._headers
 
     def idempotency_key(self) -> str | None:
         """The `Idempotency-Key`, if there is one.

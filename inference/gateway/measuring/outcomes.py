@@ -27,6 +27,8 @@ MAX_GROUPS = 20_000
 """Groups in memory while the database is unavailable: about 20 MB."""
 MAX_WAITING = 10_000
 """Refused requests in memory: about 10 MB."""
+MAX_OBSERVATIONS = 20_000
+"""Requests of splits in memory: about 6 MB."""
 
 
 class OutcomeGroup(NamedTuple):
@@ -97,11 +99,27 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str = ""
 
 
+class SplitObservation(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of a split (`interfaces.directory.SplitArm`) that was answered or failed.
+    `ended_at` is a unix time in seconds."""
+
+    request_id: str
+    split_id: int
+    candidate: bool
+    key: int | None
+    weight: int
+    failed: bool
+    cut: bool
+    ttft_s: float | None
+    ended_at: float
+
+
 class TakenOutcomes(NamedTuple):
     """Outcomes to write to the database."""
 
     tallies: Mapping[OutcomeGroup, OutcomeSums]
     refusals: list[Refusal]
+    observations: list[SplitObservation]
 
 
 class EndedFigures(NamedTuple):
@@ -123,6 +141,7 @@ class Outcomes:
         self._uncounted = frozenset(uncounted)
         self._tallies: MeasureSums[OutcomeGroup, OutcomeSums] = MeasureSums(OutcomeSums)
         self._refusals: list[Refusal] = []
+        self._observations: list[SplitObservation] = []
         self._minute = 0
         self._kept: Counter[tuple[int, int, str]] = Counter()
         """Refusals kept in this minute, by tenant, and by tenant, key and code."""
@@ -161,13 +180,24 @@ class Outcomes:
             self._kept.update((whose, alike))
             self._refusals.append(refusal)
 
+    def observe(self, observation: SplitObservation) -> None:
+        """Keep what became of a request of a split, if there is room."""
+        if len(self._observations) < MAX_OBSERVATIONS:
+            self._observations.append(observation)
+        else:
+            self.dropped += 1
+
     def take(self) -> TakenOutcomes:
         """Return all outcomes, and start anew."""
         refusals, self._refusals = self._refusals, []
-        return TakenOutcomes(self._tallies.take(), refusals)
+        observations, self._observations = self._observations, []
+        return TakenOutcomes(self._tallies.take(), refusals, observations)
 
     def give_back(
-        self, tallies: Iterable[tuple[OutcomeGroup, OutcomeSums]], refusals: Iterable[Refusal]
+        self,
+        tallies: Iterable[tuple[OutcomeGroup, OutcomeSums]],
+        refusals: Iterable[Refusal],
+        observations: Iterable[SplitObservation] = (),
     ) -> None:
         """Take back outcomes that could not be written, as far as there is room."""
         for group, tally in tallies:
@@ -176,6 +206,7 @@ class Outcomes:
             else:
                 self.dropped += tally.requests
         self._refusals = [*refusals, *self._refusals][:MAX_WAITING]
+        self._observations = [*observations, *self._observations][:MAX_OBSERVATIONS]
 
 
 def _time(tally: OutcomeSums, ended: EndedFigures) -> None:

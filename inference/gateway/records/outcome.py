@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from inference.errors import InferenceError, InvalidApiKey
-from inference.gateway.measuring.measures import COMPLETED, code_of
-from inference.gateway.measuring.outcomes import MINUTE_S, EndedFigures, OutcomeGroup, Refusal
+from inference.gateway.measuring.measures import COMPLETED, FAILED, code_of
+from inference.gateway.measuring.outcomes import (
+    MINUTE_S,
+    EndedFigures,
+    OutcomeGroup,
+    Refusal,
+    SplitObservation,
+)
 from inference.gateway.records.log_line import Asked, LogLine
 
 
@@ -57,6 +63,28 @@ def refusal_of(
         limit_kind=group.limit_kind,
         limit_scope=group.limit_scope,
         trace_id=line.trace_id or "",
+    )
+
+
+def observation_of(line: LogLine, asked: Asked, now: float) -> SplitObservation | None:
+    """What became of a request of a split, that ended at `now` (unix time); None if it is of none,
+    or says nothing of its version: it was refused or cancelled, or used no adapter."""
+    target = None if asked.request is None else asked.request.target
+    if target is None or target.arm is None or target.adapter is None:
+        return None
+    if line.outcome not in (COMPLETED, FAILED):
+        return None
+    assert asked.request is not None
+    return SplitObservation(
+        request_id=asked.request.id,
+        split_id=target.arm.split_id,
+        candidate=target.arm.candidate,
+        key=target.arm.key,
+        weight=target.arm.weight,
+        failed=line.outcome == FAILED,
+        cut=line.finish_reason == "length",
+        ttft_s=asked.request.ttft_s,
+        ended_at=now,
     )
 
 

@@ -12,7 +12,13 @@ from inference.errors import InferenceError
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Outcomes
 from inference.gateway.records.log_line import Asked, LogLine, line_of
-from inference.gateway.records.outcome import figures_of, group_of, refusal_of, shown_code
+from inference.gateway.records.outcome import (
+    figures_of,
+    group_of,
+    observation_of,
+    refusal_of,
+    shown_code,
+)
 from inference.gateway.records.span import attributes_of, span_name, traced_as
 from inference.operations.operation import Operation
 from inference.tracing import Span, Tracer
@@ -77,6 +83,8 @@ class Records:
         handed_over = request is not None and request.handed_over
         if handed_over or not self._outcomes.counts(line.tenant or ""):
             return
+        if (observation := observation_of(line, asked, now)) is not None:
+            self._outcomes.observe(observation)
         if (group := group_of(line, asked, error, now)) is None:
             return
         if error is not None:

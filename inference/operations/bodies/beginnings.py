@@ -16,6 +16,7 @@ into a prompt, where a missed part is small compared with what was found.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 from inference.link.prefixes import HASH_BYTES, Prefix
@@ -28,12 +29,14 @@ FAR_STRIDE = 4096
 MAX_CHARS = 1 << 19
 """Characters hashed at most: about 128,000 tokens, in half a millisecond."""
 MAX_MARKS = 256
+MAX_OPENING = 512
+"""Characters kept of the user's first message."""
 
 
 class Beginnings:
     """The hashes of one prompt: `add` its texts in order, `mark` the end of each message."""
 
-    __slots__ = ("_chars", "_digests", "_ends", "_hash", "_stride_end")
+    __slots__ = ("_chars", "_digests", "_ends", "_hash", "_stride_end", "opening")
 
     def __init__(self, tools: bytes = b"") -> None:
         """`tools` come first. No mark lies within them, because templates put them before or after
@@ -43,6 +46,8 @@ class Beginnings:
         self._stride_end = self._chars + STRIDE
         self._digests: list[bytes] = []
         self._ends: list[int] = []
+        self.opening = ""
+        """The beginning of the user's first message, which requests of a conversation share."""
 
     @property
     def full(self) -> bool:
@@ -67,6 +72,11 @@ class Beginnings:
         if len(self._ends) < MAX_MARKS and self._chars > last:
             self._digests.append(self._hash.copy().digest())
             self._ends.append(self._chars)
+
+    def open(self, role: str | None, texts: Iterable[str]) -> None:
+        """Note the opening, if this message is the user's and has one."""
+        if not self.opening and role == "user":
+            self.opening = "".join(texts)[:MAX_OPENING]
 
     def named(self, salt: str, adapter: str) -> Prefix | None:
         """The hashes keyed by a tenant's salt and an adapter's name, which is empty for the base

@@ -154,6 +154,7 @@ class Messages(Operation):
             parsers=("tool",) if uses_tools else (),
             body=body,
             beginnings=_beginnings(fields),
+            user=(fields.metadata or {}).get("user_id") or "",
             tells_edits=fields.context_management is not None,
         )
 
@@ -261,6 +262,7 @@ def _beginnings(fields: CountFields) -> Beginnings:
         for text in turn.texts():
             beginnings.add(text)
         beginnings.mark()
+        beginnings.open(turn.role, _texts(turn.content))
     return beginnings
 
 

@@ -15,7 +15,7 @@ from inference.operations.bodies.constraints import (
 )
 from inference.operations.bodies.ranges import Positive, TopLogprobs
 from inference.operations.bodies.reading import decode_part
-from inference.operations.openai import NULL, SampledBody
+from inference.operations.openai import NULL, Identifier, SampledBody
 from inference.operations.responses.items import Input
 
 
@@ -124,7 +124,7 @@ class ResponsesFields(SampledBody, kw_only=True):
     previous_response_id: str | None = None
     prompt_cache_key: str | None = None
     reasoning: ReasoningField | None = None
-    safety_identifier: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    safety_identifier: Identifier | None = None
     store: bool | None = None
     text: msgspec.Raw = NULL
     tool_choice: msgspec.Raw = NULL

@@ -84,7 +84,7 @@ class ResponseItem(msgspec.Struct):
         if self.arguments:
             yield self.arguments
         for content in (self.content, self.summary, self.output):
-            yield from [content] if isinstance(content, str) else _said(content)
+            yield from [content] if isinstance(content, str) else content_texts(content)
 
 
 Input = str | list[ResponseItem]
@@ -195,7 +195,7 @@ def as_messages(instructions: str | None, given: Input) -> list[dict[str, Any]]:
         elif item.kind == "message" and item.role != "assistant":
             role = ROLES[item.role or ""]
             if role == "system":
-                _instruct(messages, "\n".join(_said(item.content)))
+                _instruct(messages, "\n".join(content_texts(item.content)))
             else:
                 messages.append({"role": role, "content": _content(item.content)})
         else:
@@ -219,10 +219,12 @@ def _add_of_assistant(messages: list[dict[str, Any]], item: ResponseItem) -> Non
     assistant's. Thoughts always begin a new message, as does text if the last one has text."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     if item.kind == "reasoning":
-        if thoughts := "\n".join(_said(item.content)) or "\n".join(_said(item.summary)):
+        if thoughts := "\n".join(content_texts(item.content)) or "\n".join(
+            content_texts(item.summary)
+        ):
             messages.append({"role": "assistant", "content": None, "reasoning": thoughts})
     elif item.kind == "message":
-        text = "".join(_said(item.content))
+        text = "".join(content_texts(item.content))
         if last is None or last["content"] is not None:
             messages.append({"role": "assistant", "content": text})
         else:
@@ -236,13 +238,14 @@ def _add_of_assistant(messages: list[dict[str, Any]], item: ResponseItem) -> Non
         last.setdefault("tool_calls", []).append(call)
 
 
-def _said(content: str | Sequence[ItemPart] | None) -> list[str]:
+def content_texts(content: str | Sequence[ItemPart] | None) -> list[str]:
+    """The texts of an item's content."""
     return [content] if isinstance(content, str) else [part.said for part in content or ()]
 
 
 def _content(content: Content) -> str | list[dict[str, str]]:
     """One text, or several parts, which vLLM joins as the template requires."""
-    texts = _said(content)
+    texts = content_texts(content)
     return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
 
 
@@ -337,8 +340,12 @@ def _content_shown(item: ResponseItem) -> dict[str, Any]:
         return {"call_id": item.call_id, "output": output}
     if item.kind == "reasoning":
         return {
-            "summary": [{"type": "summary_text", "text": text} for text in _said(item.summary)],
-            "content": [{"type": "reasoning_text", "text": text} for text in _said(item.content)],
+            "summary": [
+                {"type": "summary_text", "text": text} for text in content_texts(item.summary)
+            ],
+            "content": [
+                {"type": "reasoning_text", "text": text} for text in content_texts(item.content)
+            ],
         }
     form = _of_answer if item.role == "assistant" else _of_input
     return {"role": item.role, "content": _parts(item.content, form)}

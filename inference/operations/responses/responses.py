@@ -50,6 +50,7 @@ from inference.operations.responses.framing import ResponsesFraming
 from inference.operations.responses.items import (
     as_messages,
     check_input,
+    content_texts,
     read_input,
     refers,
 )
@@ -114,6 +115,8 @@ class ResponsesOperation(Operation):
             parsers=("tool",) if tools and choice != "none" else (),
             body=body,
             beginnings=_beginnings(fields),
+            user=fields.user or "",
+            safety_identifier=fields.safety_identifier or "",
             echoed=_echoed(fields, text, choice, tools),
             namespaces={flat_name(*at): at for at in tools if at[0]},
             store=fields.store is not False,
@@ -176,6 +179,7 @@ def _beginnings(fields: ResponsesFields) -> Beginnings:
     if isinstance(fields.input, str):
         beginnings.add(fields.input)
         beginnings.mark()
+        beginnings.open("user", [fields.input])
         return beginnings
     for item in fields.input:
         if beginnings.full:
@@ -183,6 +187,7 @@ def _beginnings(fields: ResponsesFields) -> Beginnings:
         for text in item.texts():
             beginnings.add(text)
         beginnings.mark()
+        beginnings.open(item.role, content_texts(item.content))
     return beginnings
 
 

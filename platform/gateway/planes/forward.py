@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 PATHS = (
     "/v1/batches",
     "/v1/evals",
+    "/v1/feedback",
     "/v1/files",
     "/v1/fine_tuning",
     "/v1/messages/batches",
@@ -66,6 +67,7 @@ METHODS = (
     (re.compile(r"/v1/evals(/[^/]+/runs)?"), ("GET", "HEAD", "POST")),
     (re.compile(r"/v1/evals/[^/]+(/runs/[^/]+)?"), ("GET", "HEAD", "POST", "DELETE")),
     (re.compile(r"/v1/evals/[^/]+/runs/[^/]+/cancel"), ("POST",)),
+    (re.compile(r"/v1/feedback"), ("POST",)),
     (re.compile(r"/v1/fine_tuning/jobs"), ("GET", "HEAD", "POST")),
     (re.compile(r"/v1/fine_tuning/jobs/[^/]+/(cancel|pause|resume)"), ("POST",)),
     (re.compile(r"/v1/messages/batches/[^/]+"), ("GET", "HEAD", "DELETE")),

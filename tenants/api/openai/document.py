@@ -34,6 +34,7 @@ from tenants.api.openai.shapes import (
     batches,
     errors,
     evals,
+    feedback,
     files,
     fine_tuning,
     generation,
@@ -80,7 +81,7 @@ ANSWERS = [models.Models, models.Model, usage.UsagePage, usage.CostPage, receipt
            fine_tuning.FineTuningJobs, fine_tuning.FineTuningEvents,
            fine_tuning.FineTuningCheckpoints, evals.EvalRequest, evals.EvalUpdate, evals.Evals,
            evals.DeletedEval, evals.EvalRunRequest, evals.EvalRuns, evals.DeletedEvalRun,
-           evals.EvalOutputItems]  # fmt: skip
+           evals.EvalOutputItems, feedback.FeedbackRequest, feedback.Feedback]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """Error statuses of a GET under `/v1`."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
@@ -189,6 +190,8 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
     yield from _of_message_batches()
     yield from _of_fine_tuning()
     yield from _of_evals()
+    given = _changing("feedback_create", feedback.Feedback) | _body(feedback.FeedbackRequest)
+    yield "/v1/feedback", "post", given
 
 
 def _of_responses() -> Iterator[tuple[str, str, Object]]:

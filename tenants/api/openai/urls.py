@@ -9,6 +9,7 @@ from django.urls import URLPattern, path, re_path
 
 from tenants.api.endpoints.openai import evals, fine_tuning, message_batches
 from tenants.api.endpoints.openai.batches import batch, batches, cancel
+from tenants.api.endpoints.openai.feedback import feedback
 from tenants.api.endpoints.openai.files import content, file, files
 from tenants.api.endpoints.openai.organization import completions, costs
 from tenants.api.endpoints.openai.uploads import cancel as cancel_upload
@@ -40,6 +41,7 @@ urlpatterns: list[URLPattern] = [
     path("evals/<str:id>/runs/<str:run_id>/cancel", evals.cancel),
     path("evals/<str:id>/runs/<str:run_id>/output_items", evals.items),
     path("evals/<str:id>/runs/<str:run_id>/output_items/<str:item_id>", evals.item),
+    path("feedback", feedback),
     path("fine_tuning/jobs", fine_tuning.all_jobs),
     path("fine_tuning/jobs/<str:id>", fine_tuning.one_job),
     path("fine_tuning/jobs/<str:id>/events", fine_tuning.events),

@@ -20,7 +20,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from demo.crowd import Size, outcomes, usage
 from demo.crowd.rows import BASES, Rows
 from tenants.fleet.gateways import gateways
-from tenants.models import ApiKey, BaseModel, Tenant
+from tenants.models import ApiKey, BaseModel, Split, State, Tenant
 from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
 from tests.frontend.clients import client_of
 from tests.tenants.making import (
@@ -30,6 +30,7 @@ from tests.tenants.making import (
     make_rollout,
     make_tuning_job,
     make_user,
+    make_version,
 )
 
 MAX_QUERIES = 12
@@ -59,6 +60,9 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             for _ in range(2):
                 make_eval_run(eval, key, [True, False, None] * 100)
             make_tuning_job(tenants[0], reports=200)
+            adapter = tenants[0].adapters.filter(versions__state=State.READY).earliest("pk")
+            alias = adapter.promote(adapter.versions.filter(state=State.READY).earliest("pk"))
+            Split.objects.start(alias, make_version(adapter), None)
             yield tenants[0]
             transaction.set_rollback(True)
 

@@ -21,6 +21,7 @@ REQUESTS = [
     ("GET", "/v1/batches", 200),
     ("GET", "/v1/files", 200),
     ("GET", "/v1/evals", 200),
+    ("POST", "/v1/feedback", 400),
     ("GET", "/v1/fine_tuning/jobs", 200),
     ("GET", "/v1/messages/batches", 200),
     ("GET", "/v1/organization/usage/completions?start_time=1700000000", 200),

@@ -42,14 +42,14 @@ def test_counts_add_up_in_their_group() -> None:
     counted.note(ANSWERED, EndedFigures(10, 4, 5, 99, 0.015, 2.015), None)
     counted.note(ANSWERED, EndedFigures(1, 0, 1, 1, 0.005, 0.006), None)
     counted.note(ANSWERED._replace(minute=120), EndedFigures(), None)
-    tallies, refusals = counted.take()
+    tallies, refusals, _ = counted.take()
     tally = tallies[ANSWERED]
     assert (tally.requests, tally.prompt_tokens, tally.cached_tokens) == (2, 11, 4)
     assert (tally.output_tokens, tally.cost) == (6, 100)
     assert (tally.decode_tokens, tally.decode_s) == (4, 2.0)
     assert tally.first_tokens[:3] == [1, 1, 0] and sum(tally.totals) == 2
     assert tallies[ANSWERED._replace(minute=120)] == OutcomeSums(1)
-    assert refusals == [] and counted.take() == ({}, [])
+    assert refusals == [] and counted.take() == ({}, [], [])
 
 
 def test_what_failed_in_mid_answer_counts_its_first_token_and_no_total() -> None:
@@ -63,7 +63,7 @@ def test_of_many_similar_refusals_some_are_kept_and_all_are_counted() -> None:
     counted = Outcomes()
     for n in range(3 * MAX_ALIKE):
         counted.note(LIMITED, EndedFigures(), refusal(id=f"r{n}"))
-    tallies, refusals = counted.take()
+    tallies, refusals, _ = counted.take()
     assert tallies[LIMITED].requests == 3 * MAX_ALIKE
     assert [one.id for one in refusals] == [f"r{n}" for n in range(MAX_ALIKE)]
     counted.note(LIMITED, EndedFigures(), refusal())
@@ -95,10 +95,10 @@ def test_what_was_not_refused_is_not_kept(outcome: str) -> None:
 def test_counts_that_could_not_be_written_are_kept() -> None:
     counted = Outcomes()
     counted.note(LIMITED, EndedFigures(), refusal(id="first"))
-    tallies, refusals = counted.take()
+    tallies, refusals, _ = counted.take()
     counted.note(LIMITED, EndedFigures(), refusal(id="second"))
     counted.give_back(tallies.items(), refusals)
-    tallies, refusals = counted.take()
+    tallies, refusals, _ = counted.take()
     assert tallies[LIMITED].requests == 2
     assert [one.id for one in refusals] == ["first", "second"]
 
@@ -111,7 +111,7 @@ def test_memory_is_bounded_and_what_has_no_room_is_told(monkeypatch: pytest.Monk
     for group in groups:
         counted.note(group, EndedFigures(), refusal(group))
     assert counted.dropped == 2
-    tallies, refusals = counted.take()
+    tallies, refusals, _ = counted.take()
     assert list(tallies) == groups[:2] and len(refusals) == 2
     counted.note(groups[3], EndedFigures(), refusal(groups[3], "new"))
     counted.give_back(tallies.items(), refusals)

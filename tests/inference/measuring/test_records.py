@@ -220,7 +220,7 @@ async def test_what_became_of_requests_is_counted_by_tenant_key_and_adapter(
     refused = await asked(stack, **chat("nothing", SECRET))
     outcomes = stack.gateway.hub.outcomes
     await until(lambda: len(lines) == 2)
-    tallies, (refusal,) = outcomes.take()
+    tallies, (refusal,), _ = outcomes.take()
     (done,) = [(group, tally) for group, tally in tallies.items() if group.adapter]
     group, tally = done
     assert (group.adapter, group.base_model) == ("support", MODEL.name)
@@ -241,7 +241,7 @@ async def test_a_refused_request_is_kept_whatever_it_is_for(
         refused = [await client.get(f"/v1/{path}") for path in ("models/x", "responses/resp_x")]
         await client.get("/v1/models")
     await until(lambda: len(lines) == 3)
-    tallies, kept = stack.gateway.hub.outcomes.take()
+    tallies, kept, _ = stack.gateway.hub.outcomes.take()
     assert not tallies
     assert [(one.status, one.message) for one in kept] == [
         (answer.status_code, answer.json()["error"]["message"]) for answer in refused
@@ -253,4 +253,4 @@ async def test_requests_without_a_valid_key_are_not_counted(stack: Rig) -> None:
     async with stack.gateway.client("nobody") as client:
         answer = await client.post(CHAT, json=chat())
     assert answer.status_code == 401
-    assert stack.gateway.hub.outcomes.take() == ({}, [])
+    assert stack.gateway.hub.outcomes.take() == ({}, [], [])

@@ -73,6 +73,7 @@ def _photograph(
         crowd = stack.manage("make_crowd", "--into-existing", *CROWD)
         assert crowd.returncode == 0, crowd.stderr
         inside(stack, "quarantine", COMPANY)
+        inside(stack, "split", COMPANY)
     os.environ |= {"LORIKEET_VAR": str(stack.var), "LORIKEET_DATABASE_URL": stack.database_url}
     os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
     from tests.labs.screenshots.camera import Camera, sheet  # needs Django's settings

@@ -28,6 +28,7 @@ from tenants.models import (
     RequestScore,
     RequestTag,
     Role,
+    Split,
     Target,
     Tenant,
 )
@@ -133,6 +134,14 @@ ROWS = [
     Row("PUT adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, body={"version": 2}),
     Row("DELETE adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, 204),
     Row("POST adapters/<name>/aliases/<alias>/roll_back", WRITE_ADAPTERS, 409),
+    Row("GET adapters/<name>/splits", SEE_ADAPTERS),
+    Row("GET adapters/<name>/aliases/<alias>/split", SEE_ADAPTERS),
+    Row("POST adapters/<name>/aliases/<alias>/split", WRITE_ADAPTERS, 409, {"version": 2}),
+    Row("PUT adapters/<name>/aliases/<alias>/split/weight", WRITE_ADAPTERS, body={"weight": 50}),
+    Row("POST adapters/<name>/aliases/<alias>/split/pause", WRITE_ADAPTERS),
+    Row("POST adapters/<name>/aliases/<alias>/split/resume", WRITE_ADAPTERS),
+    Row("POST adapters/<name>/aliases/<alias>/split/promote", WRITE_ADAPTERS),
+    Row("POST adapters/<name>/aliases/<alias>/split/stop", WRITE_ADAPTERS),
     Row("GET uploads", WRITE_ADAPTERS),
     Row("POST uploads", WRITE_ADAPTERS, 412),
     Row("GET uploads/<id>", WRITE_ADAPTERS),
@@ -252,6 +261,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     """The values of the placeholders in the paths."""
     acme = live.adapter.tenant
     make_version(live.adapter)
+    Split.objects.start(live.adapter.aliases.get(), make_version(live.adapter), None)
     invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
     member = Membership.objects.get(user=make_member(acme, "viewer"))
     key = make_key(acme, "inference")[0]

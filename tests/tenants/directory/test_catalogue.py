@@ -290,3 +290,17 @@ def test_pools_have_their_revisions_and_rollouts() -> None:
 def test_defaults_stand_before_what_a_client_sends() -> None:
     assert defaults_of({}) == b""
     assert b"{" + defaults_of({"top_k": 5}) + b'"model":"m"}' == b'{"top_k":5,"model":"m"}'
+
+
+def test_a_name_that_means_an_alias_has_its_split() -> None:
+    split = {"id": 5, "alias": "live", "weight": 10, "sticky": "header", "header": "x-team"}
+    candidate = replace(version(5, TWIN), splits=[split])
+    own = Catalogue([version(4, NEW, "live", "canary"), candidate])
+    for name in ("support", "support@live"):
+        found = resolve(grant(), name, BASES, own)
+        assert found.version_id == 4 and found.split is not None
+        assert (found.split.id, found.split.weight) == (5, 10)
+        assert (found.split.sticky, found.split.header) == ("header", "x-team")
+        assert (found.split.candidate.version_id, found.split.candidate.model) == (5, name)
+    for name in ("support@canary", "support@4", "support@5"):
+        assert resolve(grant(), name, BASES, own).split is None

@@ -104,7 +104,7 @@ async def test_minutes_add_up_to_hours_and_keys_to_totals(
                 group(key, at, outcome), EndedFigures(10, 4, 6, 10**20, 0.015, 2.015), None
             )
         await written(registry, counted)
-        assert counted.take() == ({}, [])
+        assert counted.take() == ({}, [], [])
     assert await rows(RequestMinute, "at", *NAMES) == [
         (NOON, acme.tenant_id, acme.pk, "completed", 2),
         (NOON, acme.tenant_id, acme.pk, "refused", 2),
@@ -172,7 +172,7 @@ async def test_gateways_that_write_at_once_wait_for_each_other_and_lose_nothing(
                     one = group(key, adapter=f"adapter-{adapter}", code=f"code-{adapter}")
                     counted.note(one, EndedFigures(ttft_s=0.1), None)
         await asyncio.gather(*(written(registry, counted) for counted in gateways))
-        assert [counted.take() for counted in gateways] == [({}, [])] * 4
+        assert [counted.take() for counted in gateways] == [({}, [], [])] * 4
     whole = await database_sync_to_async(
         lambda: TotalHour.objects.filter(tenant=None).figures().get()
     )()
@@ -206,7 +206,7 @@ async def test_outcomes_of_a_deleted_tenant_are_skipped(
     for key in keys:
         counted.note(group(key, outcome="refused"), EndedFigures(), refusal(key, id=str(key.pk)))
     await written(registry, counted)
-    assert counted.take() == ({}, [])
+    assert counted.take() == ({}, [], [])
     assert await rows(RequestHour, *NAMES) == [(acme.tenant_id, acme.pk, "refused", 1)]
     assert (await RefusedRequest.objects.aget()).tenant_id == acme.tenant_id
 
@@ -219,7 +219,7 @@ async def test_outcomes_wait_while_the_database_is_down(keys: Sequence[ApiKey]) 
     one = refusal(keys[0])
     counted.note(group(keys[0], outcome="refused"), EndedFigures(), one)
     assert await written(closed, counted) == []
-    sums, refusals = counted.take()
+    sums, refusals, _ = counted.take()
     assert [each.requests for each in sums.values()] == [1] and refusals == [one]
 
 
@@ -230,7 +230,7 @@ async def test_unwritable_outcomes_are_dropped(
     limited = group(keys[0], outcome="refused")
     counted.note(limited, EndedFigures(), refusal(keys[0], status=10**9))
     await written(registry, counted)
-    assert counted.take() == ({}, [])
+    assert counted.take() == ({}, [], [])
     assert await rows(RequestHour, *NAMES) == [(keys[0].tenant_id, keys[0].pk, "refused", 1)]
     assert not await RefusedRequest.objects.aexists()
 

@@ -47,6 +47,8 @@ from tenants.models import (
     SavedPrompt,
     SavedView,
     SetRun,
+    Split,
+    SplitRequest,
     StoredContent,
     Target,
     Tenant,
@@ -135,7 +137,19 @@ def _adapter(tenant: Tenant, mark: str) -> AdapterVersion:
     rollout = Rollout.objects.first() or make_rollout(version.adapter.base_model)
     RolloutTenant.objects.create(rollout=rollout, tenant=tenant, turn=Turn.LAST)
     Trial.objects.create(version=version, revision=rollout.revision, passed=True)
+    _split(version, mark)
     return version
+
+
+def _split(version: AdapterVersion, mark: str) -> None:
+    second = make_version(version.adapter)
+    AdapterVersion.objects.filter(pk=second.pk).update(folder="")
+    guards = [{"kind": "score", "name": mark}]
+    split = Split.objects.start(version.adapter.aliases.get(), second, None, guards=guards)
+    SplitRequest.objects.create(
+        split=split, request_id=f"request of {mark}", candidate=True, weight=5, failed=False,
+        cut=False, ended_at=timezone.now(),
+    )  # fmt: skip
 
 
 def _files(tenant: Tenant, mark: str) -> None:

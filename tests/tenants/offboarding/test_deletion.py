@@ -96,7 +96,7 @@ def test_each_model_of_a_tenant_is_deleted_or_kept_for_a_reason() -> None:
     assert {step.path for step in STEPS} <= {
         "tenant", "member__tenant", "key__tenant", "batch__tenant", "upload__tenant",
         "adapter__tenant", "version__adapter__tenant", "notification__tenant", "job__tenant",
-        "eval__tenant", "run__eval__tenant",
+        "eval__tenant", "run__eval__tenant", "split__adapter__tenant",
     }  # fmt: skip
 
 

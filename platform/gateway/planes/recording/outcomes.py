@@ -34,7 +34,11 @@ async def write(outcomes: Outcomes, registry: DirectoryRegistry, told: Told) -> 
     taken = outcomes.take()
     sums = list(batches(taken.tallies))
     refusals = [taken.refusals[at : at + BATCH] for at in range(0, len(taken.refusals), BATCH)]
+    seen = taken.observations
+    observations = [seen[at : at + BATCH] for at in range(0, len(seen), BATCH)]
     try:
+        while observations and await _written(registry.keep_observations(observations[0])):
+            observations.pop(0)
         while refusals and await _written(registry.keep_refusals(refusals[0])):
             told(refusals.pop(0))
         while not refusals and sums and await _written(registry.add_outcomes(sums[0])):
@@ -43,6 +47,7 @@ async def write(outcomes: Outcomes, registry: DirectoryRegistry, told: Told) -> 
         outcomes.give_back(
             (one for batch in sums for one in batch),
             (one for batch in refusals for one in batch),
+            (one for batch in observations for one in batch),
         )
 
 

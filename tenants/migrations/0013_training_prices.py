@@ -9,7 +9,7 @@ SET key_id = (SELECT min(id) FROM tenants_apikey AS key WHERE key.tenant_id = jo
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0011_evals")]
+    dependencies = [("tenants", "0012_splits")]
 
     operations = [
         migrations.AddField(

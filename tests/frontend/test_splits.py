@@ -1,0 +1,159 @@
+"""Splits on the pages of adapters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from frontend.views.adapters.fingerprints import fingerprint
+from tenants.models import AdapterVersion, Alias, Split, SplitRequest, SplitState, Tenant
+from tenants.splits import jobs
+from tests.frontend.clients import client_of
+from tests.tenants.making import make_adapter, make_tenant, make_version
+
+pytestmark = pytest.mark.django_db
+
+FILLED = {
+    "alias": "live",
+    "version": "2",
+    "weights": "10, 50",
+    "min_requests": "20",
+    "sticky": "header",
+    "header": "X-Team",
+    "errors_margin": "1",
+    "cuts_margin": "",
+    "slow_margin": "5",
+    "slow_seconds": "1.5",
+    "score_name": "liked",
+    "score_margin": "3",
+    "max_requests": "1000",
+    "max_hours": "24",
+    "rolls_back": "on",
+}
+ACTIONS = ("pause", "resume", "promote", "stop")
+
+
+@pytest.fixture
+def live(tenant: Tenant) -> AdapterVersion:
+    version = make_version(make_adapter(tenant))
+    version.adapter.promote(version)
+    make_version(version.adapter)
+    return version
+
+
+@pytest.fixture
+def split(live: AdapterVersion) -> Split:
+    candidate = live.adapter.versions.get(number=2)
+    return Split.objects.start(live.adapter.aliases.get(), candidate, None)
+
+
+@pytest.fixture
+def client(tenant: Tenant) -> Client:
+    return client_of(tenant, "developer")
+
+
+def url(page: str, *more: Any, tenant: str = "acme") -> str:
+    return reverse(page, args=[tenant, "support", *more])
+
+
+def test_a_split_as_it_was_filled_in(client: Client, live: AdapterVersion) -> None:
+    page = client.get(url("adapters-split") + "?version=2")
+    assert page.status_code == 200 and 'value="2" selected' in page.text
+    assert client.post(url("adapters-split"), FILLED).status_code == 302
+    split = Split.objects.get()
+    assert (split.alias, split.stable, split.candidate.number) == ("live", live, 2)
+    assert (split.weights, split.header, split.rolls_back, split.promotes) == (
+        [10, 50], "x-team", True, False,
+    )  # fmt: skip
+    assert split.guards == [
+        {"kind": "errors", "margin": 0.01},
+        {"kind": "slow", "margin": 0.05, "seconds": 1.5},
+        {"kind": "score", "name": "liked", "margin": 0.03},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": "1"}, "The alias points at this version already."),
+        ({"version": "9"}, "This is not a ready version of this adapter."),
+        ({"weights": "50, 10"}, "each above the last"),
+        ({"weights": "5; 10"}, "with commas between"),
+        ({"header": ""}, "Set `header`"),
+        ({"score_name": "A b"}, "lowercase letters"),
+        ({"errors_margin": "nan"}, "Enter a number"),
+        ({"errors_margin": "", "slow_margin": "", "score_name": ""}, "at least one guard"),
+        ({"slow_seconds": ""}, "`seconds` of a guard must be a number"),
+        ({"max_requests": "0"}, "greater than or equal to 1"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    client: Client, live: AdapterVersion, change: dict[str, str], said: str
+) -> None:
+    page = client.post(url("adapters-split"), FILLED | change)
+    assert page.status_code == 422 and said in page.text
+    assert not Split.objects.exists()
+
+
+def test_a_second_split_is_refused(client: Client, split: Split) -> None:
+    page = client.post(url("adapters-split"), FILLED)
+    assert page.status_code == 422 and "The alias already has a split." in page.text
+
+
+def test_figures_are_shown(client: Client, split: Split) -> None:
+    before = fingerprint(split.adapter.tenant)
+    assert "No figures yet" in client.get(url("adapters-one")).text
+    for number in range(8):
+        SplitRequest.objects.create(
+            split=split, request_id=str(number), candidate=number % 2 == 0, weight=5,
+            failed=number == 0, cut=False, ended_at=timezone.now(),
+        )  # fmt: skip
+    jobs.judge(split.pk)
+    page = client.get(url("adapters-one")).text
+    for said in ("Split of “live”: version 2 gets 5%", "25% of 4", "0% of 4", "not certain yet",
+                 "96 more requests"):  # fmt: skip
+        assert said in page
+    assert fingerprint(split.adapter.tenant) != before
+
+
+def test_its_life(client: Client, split: Split) -> None:
+    states = []
+    for what in ("pause", "resume", "promote"):
+        assert client.post(url(f"adapters-split-{what}", split.pk)).status_code == 302
+        split.refresh_from_db()
+        states.append(split.state)
+    assert states == [SplitState.PAUSED, SplitState.RUNNING, SplitState.PROMOTED]
+    assert Alias.objects.get().version == split.candidate
+    page = client.post(url("adapters-split-stop", split.pk), follow=True)
+    assert "The split has ended." in page.text and "Earlier splits" in page.text
+
+
+def test_it_can_be_stopped(client: Client, split: Split) -> None:
+    client.post(url("adapters-split-stop", split.pk))
+    split.refresh_from_db()
+    assert split.state == SplitState.STOPPED and Alias.objects.get().version == split.stable
+
+
+@pytest.mark.parametrize("what", ACTIONS)
+@pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("outsider", 404), ("nobody", 302)])
+def test_who_may_not(tenant: Tenant, split: Split, what: str, role: str, status: int) -> None:
+    assert (
+        client_of(tenant, role).post(url(f"adapters-split-{what}", split.pk)).status_code == status
+    )
+    split.refresh_from_db()
+    assert split.state == SplitState.RUNNING
+
+
+@pytest.mark.parametrize("what", ACTIONS)
+def test_splits_of_another_tenant_are_not_found(split: Split, what: str) -> None:
+    other = make_adapter(make_tenant("globex"))
+    client = client_of(other.tenant, "owner")
+    for tenant in ("globex", "acme"):
+        asked = url(f"adapters-split-{what}", split.pk, tenant=tenant)
+        assert client.post(asked).status_code == 404
+    split.refresh_from_db()
+    assert split.state == SplitState.RUNNING

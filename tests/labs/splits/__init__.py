@@ -1,0 +1,1 @@
+"""How often splits roll back falsely, and how soon rightly: simulated."""
