@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lorikeet import training
 from tenants.models import FineTuningJob, Tenant
-from tenants.tuning.jobs import TuningStatus
+from tenants.tuning_states import TuningStatus
 from tests.batches.conftest import files_dir
 from tests.client_cli.conftest import Run
 from tests.hub.conftest import Hub
@@ -50,7 +49,7 @@ def acting(monkeypatch: pytest.MonkeyPatch, *acts: TuningStatus) -> None:
             assert job.advance(status)
             job.report("Step 1/2: training loss=1.5", {"step": 1, "total_steps": 2})
 
-    monkeypatch.setattr(training.time, "sleep", look)
+    monkeypatch.setattr("lorikeet.training.time.sleep", look)
 
 
 def test_a_file_becomes_a_model(
