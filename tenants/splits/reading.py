@@ -93,7 +93,7 @@ def _value(guard: Guard, row: SplitRequest) -> float | None:
 
 
 def _read_scores(split: Split, guard: Guard, test: SequentialTest) -> int:
-    values = {
+    values: dict[str, Any] = {
         "guard": guard.id,
         "split": split.pk,
         "tenant": split.adapter.tenant_id,

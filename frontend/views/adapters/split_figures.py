@@ -10,7 +10,6 @@ from typing import Any
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import F, OuterRef, QuerySet
 from django.db.models.functions import JSONObject
-from django.utils.formats import localize
 
 from inference.splitting import StickyBy
 from tenants.models import Adapter, Split
@@ -113,7 +112,7 @@ def _rows(split: Split) -> Iterator[GuardRow]:
             _mean(guard, found["candidate"]),
             _points(found["difference"]),
             f"{_points(found['low'])} to {_points(found['high'])}",
-            _points(found["margin"]),
+            f"{100 * found['margin']:.3g}",
             VERDICTS[verdict],
             {GuardVerdict.FAILED: "bad", GuardVerdict.PASSED: "ok"}.get(verdict, ""),
         )
@@ -123,8 +122,8 @@ def _mean(guard: Guard, arm: Mapping[str, Any]) -> str:
     if arm["mean"] is None:
         return "none"
     if guard.kind == GuardKind.SCORE:
-        return f"{arm['mean']:.3g} of {localize(arm['requests'])}"
-    return f"{100 * arm['mean']:.3g}% of {localize(arm['requests'])}"
+        return f"{arm['mean']:.3g} of {arm['requests']:,}"
+    return f"{100 * arm['mean']:.3g}% of {arm['requests']:,}"
 
 
 def _points(share: float) -> str:

@@ -23,10 +23,17 @@ from tenants.models.splits import MAX_SECONDS, GuardKind, check_weights
 from tenants.permissions import Caller
 
 
+class AliasField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """Choice of an alias by its name."""
+
+    def label_from_instance(self, obj: Alias) -> str:
+        return obj.name
+
+
 class SplitForm(forms.Form):
     """A split to start."""
 
-    alias = forms.ModelChoiceField(Alias.objects.none(), to_field_name="name", empty_label=None)
+    alias = AliasField(Alias.objects.none(), to_field_name="name", empty_label=None)
     version = VersionField(
         AdapterVersion.objects.none(),
         to_field_name="number",
@@ -52,25 +59,25 @@ class SplitForm(forms.Form):
     )
     header = forms.CharField(required=False, max_length=64, label="Header name")
     errors_margin = forms.FloatField(
-        required=False, initial=2, min_value=0, max_value=100, label="Errors (%)",
-        help_text="How many more the candidate may have, in points. Empty: not compared.",
+        required=False, initial=2, min_value=0, max_value=100, label="More errors (points)",
+        help_text="How much worse the candidate may be, in percentage points. Empty: not compared.",
     )  # fmt: skip
     cuts_margin = forms.FloatField(
-        required=False, min_value=0, max_value=100, label="Answers cut by length (%)"
+        required=False, min_value=0, max_value=100, label="More answers cut by length (points)"
     )
     slow_margin = forms.FloatField(
-        required=False, min_value=0, max_value=100, label="Slow first tokens (%)"
+        required=False, min_value=0, max_value=100, label="More slow first tokens (points)"
     )
     slow_seconds = forms.FloatField(
         required=False, initial=2, min_value=0.01, max_value=MAX_SECONDS,
-        label="Slow is later than (s)",
+        label="Slow is after (s)",
     )  # fmt: skip
     score_name = forms.CharField(
         required=False, validators=[is_word], label="Score name",
         help_text="The mean of a score from 0 to 1 that requests are given.",
     )  # fmt: skip
     score_margin = forms.FloatField(
-        required=False, initial=5, min_value=0, max_value=100, label="Lower score (%)"
+        required=False, initial=5, min_value=0, max_value=100, label="Lower score (points)"
     )
     max_requests = forms.IntegerField(initial=50_000, label="Ends after requests")
     max_hours = forms.IntegerField(initial=168, label="Ends after hours")
@@ -85,10 +92,9 @@ class SplitForm(forms.Form):
         super().__init__(*args, **kwargs)
         ready = adapter.versions.filter(state=State.READY)
         version, alias = self.fields["version"], self.fields["alias"]
-        assert isinstance(version, VersionField) and isinstance(alias, forms.ModelChoiceField)
+        assert isinstance(version, VersionField) and isinstance(alias, AliasField)
         version.queryset = ready if self.is_bound else ready[:MAX_CHOICES]
         alias.queryset = adapter.aliases.all()
-        alias.label_from_instance = lambda one: one.name  # type: ignore[method-assign]
 
     def clean_weights(self) -> list[int]:
         parts = [one.strip() for one in self.cleaned_data["weights"].split(",")]

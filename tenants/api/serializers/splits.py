@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import ValidationError as InvalidFields
@@ -163,10 +164,12 @@ class SplitPlanSerializer(StrictMixin, serializers.ModelSerializer[Split]):
         ]  # fmt: skip
 
     def validate_weights(self, weights: list[int]) -> list[int]:
-        return _checked(check_weights, weights)
+        _require(check_weights, weights)
+        return weights
 
     def validate_guards(self, guards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return _checked(check_guards, guards)
+        _require(check_guards, guards)
+        return guards
 
 
 class SplitWeightSerializer(StrictMixin, serializers.Serializer[Any]):
@@ -175,9 +178,8 @@ class SplitWeightSerializer(StrictMixin, serializers.Serializer[Any]):
     weight = serializers.IntegerField(min_value=0, max_value=99)
 
 
-def _checked(check: Any, given: Any) -> Any:
+def _require(check: Callable[[Any], None], given: Any) -> None:
     try:
         check(given)
     except InvalidFields as error:
         raise ValidationError(get_error_detail(error)) from error
-    return given

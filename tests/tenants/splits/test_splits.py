@@ -25,6 +25,7 @@ from tenants.models import (
 from tenants.models.annotations import ScoreValue
 from tenants.models.splits import MAX_GUARDS, MAX_KEPT
 from tenants.splits import jobs, reading
+from tenants.splits.judge import decide
 from tests.tenants.making import make_adapter, make_tenant, make_version
 
 pytestmark = pytest.mark.django_db
@@ -302,15 +303,14 @@ class TestJudge:
         for number in range(6):
             seen(split, number, candidate=True, failed=number == 3, key=number)
         monkeypatch.setattr(reading, "BATCH", 2)
-        real = jobs.decide
         calls: Iterator[bool] = iter([False, True])
 
         def dying(*args: Any) -> Any:
             if next(calls, False):
                 raise KeyboardInterrupt
-            return real(*args)
+            return decide(*args)
 
-        monkeypatch.setattr(jobs, "decide", dying)
+        monkeypatch.setattr("tenants.splits.jobs.decide", dying)
         with pytest.raises(KeyboardInterrupt), transaction.atomic():
             jobs.judge(split.pk)
         judged(split)
@@ -328,6 +328,7 @@ class TestJudge:
         assert [one.action for one in entries] == ["created", "changed"]
         raised = entries[1]
         assert (raised.tenant, raised.name) == (live.adapter.tenant, "support@live")
+        assert raised.before is not None and raised.after is not None
         assert raised.before["weight"] == 5 and raised.after["weight"] == 25
         assert raised.after["figures"]["requests"] == [0, 1]
         assert "tests" not in raised.after
