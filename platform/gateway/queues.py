@@ -21,10 +21,11 @@ async def run(
     beside: Mapping[str, Callable[[], Awaitable[object]]],
     stopping: Callable[[], None] = lambda: None,
     stop_s: float = STOP_S,
+    wait: bool = True,
 ) -> None:
     """Run jobs of each queue with its concurrency, and the endless work `beside` them, until a
     signal arrives and the jobs have ended, for which they have `stop_s`. `stopping` is called
-    first."""
+    first. Without `wait` it ends once a queue has no more jobs."""
     worker_app = app.with_connector(app.connector.get_worker_connector())
     async with worker_app.open_async():
         workers = [
@@ -32,6 +33,7 @@ async def run(
                 worker_app.run_worker_async(
                     queues=[queue],
                     concurrency=concurrency,
+                    wait=wait,
                     install_signal_handlers=False,
                     shutdown_graceful_timeout=stop_s,
                 )

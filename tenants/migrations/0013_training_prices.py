@@ -40,6 +40,20 @@ class Migration(migrations.Migration):
                 max_length=16,
             ),
         ),
+        migrations.AddField(
+            "finetuningjob", "idempotency_key", models.CharField(default="", max_length=255)
+        ),
+        migrations.AddField(
+            "finetuningjob", "body_sha256", models.CharField(default="", max_length=64)
+        ),
+        migrations.AddConstraint(
+            "finetuningjob",
+            models.UniqueConstraint(
+                condition=~models.Q(idempotency_key=""),
+                fields=["key", "idempotency_key"],
+                name="tuning_made_once",
+            ),
+        ),
         migrations.AlterField(
             "price",
             "tier",

@@ -121,6 +121,10 @@ class FineTuningJob(models.Model):
     run = models.PositiveIntegerField(default=0)
     claimed_by = models.BigIntegerField(null=True)
     crashes = models.PositiveSmallIntegerField(default=0)
+    idempotency_key = models.CharField(max_length=255, default="")
+    """That of the request that made it; empty if it had none."""
+    body_sha256 = models.CharField(max_length=64, default="")
+    """Of that request's body."""
     created_at = models.DateTimeField(default=timezone.now)
     estimated_finish = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -138,6 +142,11 @@ class FineTuningJob(models.Model):
                 condition=Q(status__in=_ENDED, finished_at__isnull=False)
                 | (~Q(status__in=_ENDED) & Q(finished_at__isnull=True)),
                 name="tuning_finished_at_its_end",
+            ),
+            models.UniqueConstraint(
+                fields=["key", "idempotency_key"],
+                condition=~Q(idempotency_key=""),
+                name="tuning_made_once",
             ),
         ]
 

@@ -7,7 +7,7 @@ import re
 from django.conf import settings
 from django.db import transaction
 
-from inference.errors import RateLimitExceeded
+from inference.errors import IdempotencyKeyReused, RateLimitExceeded
 from tenants.adapters import quota
 from tenants.files import keeping
 from tenants.models import FineTuningJob, Purpose
@@ -22,15 +22,21 @@ SUFFIX_RULE = (
 )
 
 
-def start(job: FineTuningJob, training_file: str, validation_file: str | None = None) -> None:
-    """Save a new job and have the files with these ids read.
+def start(
+    job: FineTuningJob, training_file: str, validation_file: str | None = None
+) -> FineTuningJob:
+    """Save a new job and have the files with these ids read; returns it, or the one that was made
+    before under the same idempotency key.
 
     Raises:
+        IdempotencyKeyReused: that one was made by a different request.
         InvalidRequest: the tenant has no such file, or it has another purpose.
         RateLimitExceeded: the tenant has too many unfinished jobs.
     """
     with transaction.atomic():
         tenant = quota.locked(job.tenant_id)  # a concurrent request is to count this job
+        if (before := _made_before(job)) is not None:
+            return before
         under_way = tenant.tuning_jobs.unfinished().count()
         if under_way >= settings.TENANT_TUNING_JOBS:
             raise RateLimitExceeded(
@@ -47,3 +53,14 @@ def start(job: FineTuningJob, training_file: str, validation_file: str | None = 
         job.save(force_insert=True)
         job.report("The job was created. Its files are checked.")
         jobs.read_later(job)
+        return job
+
+
+def _made_before(job: FineTuningJob) -> FineTuningJob | None:
+    if not job.idempotency_key:
+        return None
+    mine = FineTuningJob.objects.filter(key=job.key, idempotency_key=job.idempotency_key)
+    before = mine.select_related("tenant", "base_model").first()
+    if before is not None and before.body_sha256 != job.body_sha256:
+        raise IdempotencyKeyReused("This Idempotency-Key was already used with a different body.")
+    return before

@@ -91,6 +91,20 @@ def test_the_sdk_makes_lists_pauses_resumes_and_cancels(secret: str, base: BaseM
     assert {one.actor_name for one in entries} == {"a key"}
 
 
+def test_a_request_that_is_sent_twice_makes_one_job(
+    ask: Ask, base: BaseModel, file: StoredFile
+) -> None:
+    wanted = {"model": base.name, "training_file": file.pk}
+    headers = {"Idempotency-Key": "once"}
+    first, again = (ask("POST", "", json=wanted, headers=headers) for _ in range(2))
+    assert first.status_code == again.status_code == 200 and first.json() == again.json()
+    other = ask("POST", "", json=wanted | {"suffix": "b"}, headers=headers)
+    assert other.status_code == 409 and "different body" in other.json()["error"]["message"]
+    assert FineTuningJob.objects.count() == 1
+    assert AuditEntry.objects.filter(kind="tuning job").count() == 1
+    assert ask("POST", "", json=wanted).json()["id"] != first.json()["id"]
+
+
 def test_a_job_of_preferences(secret: str, base: BaseModel, file: StoredFile) -> None:
     async def script(client: openai.AsyncOpenAI) -> None:
         job = await client.fine_tuning.jobs.create(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from functools import partial
 from pathlib import Path
@@ -48,12 +49,21 @@ def train(
         names = ("training_file", "validation_file")
         for name, upload in zip(names, uploads, strict=False):
             wanted[name] = sent_with_bar(upload)
-        job = api.infer("POST", "fine_tuning/jobs", json=wanted)
+        job = _made(api, wanted)
         for upload in uploads:
             upload.forget()
         if wait:
             job = _ended(api, job)
     _conclude(job, as_json=as_json)
+
+
+def _made(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Create the job; once, even if an answer is lost."""
+    headers = {"Idempotency-Key": secrets.token_hex(16)}
+    made: dict[str, Any] = insisting(
+        lambda: api.infer("POST", "fine_tuning/jobs", json=wanted, headers=headers)
+    )
+    return made
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -299,7 +299,7 @@ def _of_fine_tuning() -> Iterator[tuple[str, str, Object]]:
     id, page, whole = _within("id"), _pages(TUNING_PAGE), fine_tuning.FineTuningJob
     path = "/v1/fine_tuning/jobs"
     yield path, "get", _asking("fine_tuning_list", fine_tuning.FineTuningJobs, page)
-    made = _changing("fine_tuning_create", whole)
+    made = _changing("fine_tuning_create", whole, [IDEMPOTENCY_KEY])
     yield path, "post", made | _body(fine_tuning.FineTuningRequest)
     yield f"{path}/{{id}}", "get", _asking("fine_tuning_retrieve", whole, [id])
     for name, listed in (

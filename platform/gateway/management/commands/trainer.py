@@ -41,6 +41,9 @@ class Command(BaseCommand):
             default="auto",
             help="where to train; auto: on the GPU if there is one",
         )
+        parser.add_argument(
+            "--once", action="store_true", help="train the jobs that wait, then end"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
@@ -56,4 +59,4 @@ class Command(BaseCommand):
             device = "cuda" if os.path.exists(NVIDIA) else "cpu"
         trainer = jobs.trainers.own = Trainer(bases, device)
         queues = {jobs.TRAINING_QUEUE: options["concurrency"]}
-        asyncio.run(run(queues, {}, trainer.stopping.set, STOP_S))
+        asyncio.run(run(queues, {}, trainer.stopping.set, STOP_S, wait=not options["once"]))

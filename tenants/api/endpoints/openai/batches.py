@@ -108,7 +108,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
         key,
         operation,
         input_file_id=wanted.input_file_id.replace("\0", ""),
-        idempotency_key=_idempotency_key(request),
+        idempotency_key=idempotency_key(request),
         metadata=wanted.metadata,
         output_seconds=_output_seconds(wanted.output_expires_after),
     )
@@ -120,7 +120,8 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     return shown(batch)
 
 
-def _idempotency_key(request: HttpRequest) -> str:
+def idempotency_key(request: HttpRequest) -> str:
+    """The request's Idempotency-Key; empty if it has none."""
     header = request.headers.get("idempotency-key")
     return "" if header is None else name_of(header.encode("latin-1"))
 

@@ -6,6 +6,7 @@ Jobs are created and shown here; workers read their files and trainers train the
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from django.db import transaction
 from django.http import HttpRequest
 
 from inference.errors import InvalidRequest, NotFound
-from tenants.api.endpoints.openai.batches import check_metadata
+from tenants.api.endpoints.openai.batches import check_metadata, idempotency_key
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, body_of, keyed_by_method
 from tenants.directory.catalogue import unknown
@@ -159,11 +160,14 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
         seed=_seed(wanted.seed),
         metadata=wanted.metadata,
         actor=msgspec.to_builtins(actor_of(request, key)),
+        idempotency_key=idempotency_key(request),
+        body_sha256=hashlib.sha256(request.body).hexdigest(),
     )
     with transaction.atomic():
-        starting.start(job, wanted.training_file, wanted.validation_file)
-        _audit(request, key, job, "created")
-    return shown(job)
+        made = starting.start(job, wanted.training_file, wanted.validation_file)
+        if made is job:
+            _audit(request, key, job, "created")
+    return shown(made)
 
 
 def _base_model(key: ApiKey, name: str) -> BaseModel:
