@@ -25,7 +25,13 @@ from tests.tenants.making import make_member, make_user
 pytestmark = pytest.mark.django_db
 
 DOORS = doors()
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+OTHERS = ("PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+TRIED = [
+    (door, method)
+    for number, door in enumerate(DOORS)
+    for method in ("GET", "POST", OTHERS[number % len(OTHERS)])
+]
+"""GET and POST at each door, and the other methods at every fifth."""
 PASSWORD = "an operator's own password"
 OPEN = {
     "account_login", "account_signup", "account_inactive", "account_logout",
@@ -77,14 +83,11 @@ def test_every_address_is_among_the_doors() -> None:
     assert OPEN <= names
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_nobody_gets_in_and_writes_nothing(acme: Tenant, method: str) -> None:
+def test_nobody_gets_in_and_writes_nothing(acme: Tenant) -> None:
     make_member(acme, "owner")
     shown = set()
-    with CaptureQueriesContext(
-        connection,
-    ) as queries:
-        for door in DOORS:
+    with CaptureQueriesContext(connection) as queries:
+        for door, method in TRIED:
             client = Client()
             answer = everything_sent(door, client, method, {"next": "/operate/", "q": "x"})
             assert "_auth_user_id" not in client.session, door

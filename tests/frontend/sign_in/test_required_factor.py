@@ -41,10 +41,12 @@ def closed(tenant: Tenant) -> Tenant:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_no_page_opens_without_it(closed: Tenant, role: str) -> None:
+    """One role tries every address with every method, the others share the addresses."""
     client = client_of(closed, role)
     assert len(OF_TENANT) > 80
-    methods = METHODS if role == ROLES[0] else ("GET", "POST")
-    for door in OF_TENANT:
+    first = role == ROLES[0]
+    methods = METHODS if first else ("GET", "POST")
+    for door in OF_TENANT if first else OF_TENANT[ROLES.index(role) - 1 :: len(ROLES) - 1]:
         for method in methods:
             answer = client.generic(method, door.path)
             assert answer.status_code in (302, 403, 405), (method, door)
