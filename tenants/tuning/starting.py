@@ -7,10 +7,14 @@ import re
 from django.conf import settings
 from django.db import transaction
 
-from inference.errors import IdempotencyKeyReused, RateLimitExceeded
+from inference.errors import IdempotencyKeyReused, InsufficientQuota, RateLimitExceeded
 from tenants.adapters import quota
 from tenants.files import keeping
-from tenants.models import FineTuningJob, Purpose
+from tenants.fleet.limit_usage import budgets
+from tenants.limits import ceilings
+from tenants.limits.kinds import KINDS
+from tenants.limits.refusals import money
+from tenants.models import ApiKey, FineTuningJob, LimitScope, Purpose
 from tenants.models.tuning import MAX_SUFFIX
 from tenants.tuning import jobs
 
@@ -30,6 +34,7 @@ def start(
 
     Raises:
         IdempotencyKeyReused: that one was made by a different request.
+        InsufficientQuota: a budget of the tenant or the key is exhausted.
         InvalidRequest: the tenant has no such file, or it has another purpose.
         RateLimitExceeded: the tenant has too many unfinished jobs.
     """
@@ -44,6 +49,7 @@ def start(
                 f"{settings.TENANT_TUNING_JOBS} are allowed.",
                 retry_after_s=60,
             )
+        _require_budgets(job)
         found = keeping.to_read(tenant, training_file, Purpose.FINE_TUNE, "training_file")
         job.training_file = found
         if validation_file is not None:
@@ -54,6 +60,22 @@ def start(
         job.report("The job was created. Its files are checked.")
         jobs.read_later(job)
         return job
+
+
+def _require_budgets(job: FineTuningJob) -> None:
+    """Refuse a job that nothing is left for. What it costs is known once its files are read, so the
+    last job of a budget may exceed it."""
+    paying = ApiKey.objects.get(pk=job.key.counted_as)
+    for title, scope in (
+        (f"tenant `{job.tenant.slug}`", LimitScope(job.tenant)),
+        (f"key `{paying.name}`", LimitScope(job.tenant, key=paying)),
+    ):
+        limits = ceilings.in_force(scope.sets())
+        for name, spent in budgets(scope).items():
+            limit, kind = limits[name], KINDS[name]
+            if limit is not None and spent >= limit:
+                shown = money(limit, settings.CURRENCY) if kind.is_money else str(limit)
+                raise InsufficientQuota(f"Budget exhausted for {title}: {shown} {kind.wording}.")
 
 
 def _made_before(job: FineTuningJob) -> FineTuningJob | None:

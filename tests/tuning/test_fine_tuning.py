@@ -10,11 +10,21 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 from pytest_django import Settings
 
+from inference.link.accounts import Usage
 from tenants.files import keeping
-from tenants.models import AuditEntry, BaseModel, FineTuningJob, StoredFile, Tenant
+from tenants.models import (
+    ApiKey,
+    AuditEntry,
+    BaseModel,
+    FineTuningJob,
+    LimitSet,
+    StoredFile,
+    Tenant,
+)
 from tenants.tuning_states import TuningStatus
 from tests.batches.conftest import with_sdk
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.spending import spend
 from tests.tuning.conftest import ROWS, Ask, MakeFile, MakeJob, asked, jsonl
 
 SCOPES = ("inference", "adapters:write")
@@ -103,6 +113,24 @@ def test_a_request_that_is_sent_twice_makes_one_job(
     assert FineTuningJob.objects.count() == 1
     assert AuditEntry.objects.filter(kind="tuning job").count() == 1
     assert ask("POST", "", json=wanted).json()["id"] != first.json()["id"]
+
+
+@pytest.mark.parametrize("of_key", [False, True])
+def test_no_job_starts_without_a_budget(
+    ask: Ask, base: BaseModel, file: StoredFile, of_key: bool
+) -> None:
+    key = ApiKey.objects.get(name="a key")
+    limits = LimitSet.objects.create(
+        tenant=key.tenant, key=key if of_key else None, author="tenant", cost_per_month=1_500_000
+    )
+    wanted = {"model": base.name, "training_file": file.pk}
+    spend(key, timezone.now(), Usage(prompt_tokens=10_000_000))
+    refused = ask("POST", "", json=wanted)
+    assert refused.status_code == 429 and refused.json()["error"]["code"] == "insufficient_quota"
+    assert f"{'key' if of_key else 'tenant'} `" in refused.json()["error"]["message"]
+    assert "1.50 USD" in refused.json()["error"]["message"]
+    limits.delete()
+    assert ask("POST", "", json=wanted).status_code == 200
 
 
 def test_a_job_of_preferences(secret: str, base: BaseModel, file: StoredFile) -> None:
