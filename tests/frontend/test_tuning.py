@@ -13,6 +13,7 @@ from pytest_django import Settings
 
 from frontend.views.tuning.curve import HEIGHT, WIDTH, LossCurve
 from tenants.models import AuditEntry, FineTuningJob, Purpose, StoredFile, Tenant
+from tenants.tuning import billing
 from tenants.tuning_states import TuningStatus
 from tests.frontend.clients import client_of
 from tests.tenants.making import make_adapter, make_base, make_tenant, make_tuning_job, make_version
@@ -202,3 +203,19 @@ def test_changes_are_those_that_the_state_allows(tenant: Tenant, developer: Clie
     assert "A job that is cancelled cannot be resumed." in answer.text
     assert AuditEntry.objects.filter(kind="tuning job", action="changed").count() == 3
     assert developer.post(at(tenant, job.pk, "delete")).status_code == 404
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_is_billed_shows_its_cost(tenant: Tenant, developer: Client) -> None:
+    job = make_tuning_job(tenant, reports=10)
+    price = {"tier": "training", "prompt": 2_000_000, "cached_prompt": 0, "output": 0}
+    job.base_model.prices.create(starts_at=job.created_at, **price)
+    job.version = make_version(make_adapter(tenant, job.adapter_name))
+    billing.bill(job)
+    job.status, job.finished_at = TuningStatus.SUCCEEDED, timezone.now()
+    job.save()
+    page = developer.get(at(tenant, job.pk))
+    assert page.context["line"].cost == 9_000 * 2_000_000
+    assert f"/t/{tenant.slug}/requests/{job.pk}" in page.text
+    line = client_of(tenant, "owner").get(f"/t/{tenant.slug}/requests/{job.pk}").text
+    assert job.adapter_name in line and "9,000" in line

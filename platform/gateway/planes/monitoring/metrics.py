@@ -38,6 +38,8 @@ from tenants.database import Database
 from tenants.limits.limiter import StoreLimiter
 from tenants.rollouts import figures as rollouts
 from tenants.rollouts.figures import EndedCounts, UnderWay
+from tenants.tuning import figures as tuning
+from tenants.tuning.figures import TuningStanding
 
 R = TypeVar("R")
 
@@ -93,6 +95,7 @@ class MetricsPage:
             await self._rows(EndedCounts, rollouts.ENDED),
             await self._rows(BatchStanding, STANDING, [UNFINISHED]),
             await self._rows(InBackground, IN_BACKGROUND, [RUNNING]),
+            await self._rows(TuningStanding, tuning.STANDING, [tuning.UNFINISHED]),
             disk.total,
             disk.free,
         )

@@ -33,6 +33,7 @@ from tenants.limits.kinds import KINDS
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.refusals import SCOPES
 from tenants.rollouts.figures import EndedCounts, UnderWay
+from tenants.tuning.figures import TuningStanding
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class MetricSources:
     ended_rollouts: Sequence[EndedCounts]
     batches: Sequence[BatchStanding]
     in_background: Sequence[InBackground]
+    tuning: Sequence[TuningStanding]
     disk_bytes: int
     """The size of the disk that this process's folder is on."""
     disk_free_bytes: int
@@ -108,6 +110,10 @@ def _by_status(value: Callable[[BatchStanding], float]) -> Read:
 
 def _in_background(value: Callable[[InBackground], float]) -> Read:
     return lambda sources: [((one.status,), value(one)) for one in sources.in_background]
+
+
+def _tuning(value: Callable[[TuningStanding], float]) -> Read:
+    return lambda sources: [((one.status,), value(one)) for one in sources.tuning]
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +343,11 @@ METRICS: Sequence[MetricRow] = (
     MetricRow("background_oldest_seconds", GAUGE,
         "Age of the oldest background response in this state; 0 if there is none.",
         _in_background(lambda one: one.oldest_s), ("status",)),
+    MetricRow("tuning_jobs", GAUGE, "Unfinished fine-tuning jobs.",
+        _tuning(lambda one: one.jobs), ("status",)),
+    MetricRow("tuning_oldest_seconds", GAUGE,
+        "Age of the oldest fine-tuning job in this state; 0 if there is none.",
+        _tuning(lambda one: one.oldest_s), ("status",)),
 
     MetricRow("disk_free_bytes", GAUGE,
         "Free space on the disk of this process's folder (LORIKEET_VAR).",
