@@ -94,7 +94,7 @@ def test_results_are_bounded_and_any_words_are_accepted(tenant: Tenant) -> None:
 def test_the_shell_has_palette_and_keys(tenant: Tenant) -> None:
     page = client_of(tenant, "viewer").get(address(tenant, "overview")).content.decode()
     assert f'data-url="/t/{tenant.slug}/find"' in page and 'role="combobox"' in page
-    assert 'data-go-key="u"' in page and 'data-go-key="h"' not in page
+    assert "<kbd>g</kbd> <kbd>u</kbd>" in page and "<kbd>g</kbd> <kbd>h</kbd>" not in page
     home = Client()
     home.force_login(make_member(tenant, "owner"))
     user: Any = home.get("/account/email/").wsgi_request.user

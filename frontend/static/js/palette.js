@@ -153,7 +153,8 @@ const SINGLE = {
 function pressed(event) {
   if (event.timeStamp < goUntil) {
     goUntil = 0;
-    const link = document.querySelector(`[data-go-key="${CSS.escape(event.key)}"]`);
+    const shown = [...shortcuts.querySelectorAll("dt")].find((keys) => keys.textContent === `g ${event.key}`);
+    const link = shown?.nextElementSibling.querySelector("a");
     link?.click();
     return Boolean(link);
   }
