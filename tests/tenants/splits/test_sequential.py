@@ -22,9 +22,9 @@ MOST_FALSE = 8
 @pytest.mark.parametrize(
     "same",
     [
-        Scenario("same", requests=2000, usual=0.05),
-        Scenario("incidents", requests=2000, usual=0.05, incidents=True),
-        Scenario("sticky", requests=2000, usual=0.05, sticky=True),
+        Scenario("same", requests=800, usual=0.05),
+        Scenario("incidents", requests=800, usual=0.05, incidents=True),
+        Scenario("sticky", requests=800, usual=0.05, sticky=True),
     ],
     ids=lambda one: one.name,
 )
