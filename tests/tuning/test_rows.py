@@ -50,7 +50,7 @@ def test_a_dialogue_is_rendered_as_templates_expect_it() -> None:
     tools = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
     (line,) = jsonl([{"messages": messages, "tools": tools}]).splitlines()
     row = row_of(line, SUPERVISED)
-    assert isinstance(row, TrainingRow)
+    assert isinstance(row, TrainingRow) and row.dialogues == (row,)
     assert [message.learned for message in row.messages] == [False] * 4 + [True]
     rendered = [message.rendered() for message in row.messages]
     assert rendered[1] == {"role": "user", "content": "a\nb", "name": "bo"}
