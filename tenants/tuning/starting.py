@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 
 from django.conf import settings
 from django.db import transaction
@@ -24,6 +25,11 @@ SUFFIX_RULE = (
     f"must have 1 to {MAX_SUFFIX} letters, digits, dots, underscores and hyphens, with a letter or "
     "digit first."
 )
+
+
+def random_seed() -> int:
+    """The seed of a job that asks for none."""
+    return secrets.randbelow(MAX_SEED + 1)
 
 
 def start(

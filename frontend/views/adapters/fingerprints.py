@@ -35,7 +35,7 @@ def fingerprints(asked: Collection[Asked]) -> dict[Asked, str]:
     slugs = {pk: (slug, changes, read) for pk, slug, changes, read in found}
     reports, resident = _reports(asked), _resident()
     return {
-        one: _fingerprint(slugs[one[0]], resident.get(slugs[one[0]][0]), reports.get(one))
+        one: hashed(slugs[one[0]], resident.get(slugs[one[0]][0]), reports.get(one))
         for one in asked
         if one[0] in slugs
     }
@@ -70,5 +70,6 @@ def _resident() -> Mapping[str, list[str]]:
     return {slug: sorted(names) for slug, names in held.items()}
 
 
-def _fingerprint(*parts: object) -> str:
+def hashed(*parts: object) -> str:
+    """A fingerprint of what a page shows, apart from times."""
     return sha256(repr(parts).encode()).hexdigest()[:16]

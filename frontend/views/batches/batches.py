@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -17,7 +16,7 @@ from django.views.decorators.http import require_GET, require_POST
 from frontend import bulk
 from frontend.lists import older_than, page_of, words_of
 from frontend.pages import tenant_page
-from frontend.views.adapters.fingerprints import not_modified
+from frontend.views.adapters.fingerprints import hashed, not_modified
 from inference.errors import BatchEnded
 from inference.gateway.lines.seals import line_id
 from tenants.batch_states import ENDED, Status
@@ -128,7 +127,7 @@ def state(tenant: Tenant, batch_id: str) -> dict[str, Any]:
 def _fingerprint(rows: Iterable[Batch]) -> str:
     """A value that changes whenever the list does, apart from its relative times."""
     told = [(row.pk, row.status, row.done) for row in rows]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    return hashed(told)
 
 
 def _of(tenant: Tenant, batch_id: str) -> Batch:

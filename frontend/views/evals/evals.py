@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 
 import msgspec
@@ -14,7 +13,7 @@ from django.views.decorators.http import require_GET
 
 from frontend.lists import older_than, page_of, words_of
 from frontend.pages import tenant_page
-from frontend.views.adapters.fingerprints import not_modified
+from frontend.views.adapters.fingerprints import hashed, not_modified
 from frontend.views.evals.wording import in_words
 from tenants.evals.criteria import Offered
 from tenants.models import Eval, EvalRun, Tenant
@@ -90,4 +89,4 @@ def eval_of(tenant: Tenant, eval_id: str) -> Eval:
 def fingerprint_of(runs: Iterable[EvalRun], *more: object) -> str:
     """A value that changes whenever what is shown of the runs does, apart from times."""
     told = [(run.pk, run.status, run.stage, run.total) for run in runs]
-    return hashlib.sha256(repr((told, more)).encode()).hexdigest()[:16]
+    return hashed(told, more)

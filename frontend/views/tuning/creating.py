@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import msgspec
@@ -96,7 +95,6 @@ class TuningForm(forms.Form):
             field.queryset = files if self.is_bound else files[:MAX_CHOICES]
         for name, (least, most) in BOUNDS[DPO].items():
             number: Any = self.fields[name]
-            number.min_value, number.max_value = least, most
             said = f"{least:g} to {most:g}; chosen for you if empty."
             number.help_text = f"{said} {number.help_text}".strip()
 
@@ -128,7 +126,7 @@ class TuningForm(forms.Form):
             method=method,
             hyperparameters=numbers,
             suffix=given["suffix"].lower(),
-            seed=secrets.randbelow(starting.MAX_SEED + 1) if seed is None else seed,
+            seed=starting.random_seed() if seed is None else seed,
             actor=msgspec.to_builtins(actor),
         )
         held = given["validation_file"]

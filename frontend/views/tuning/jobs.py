@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from frontend.lists import older_than, page_of, words_of
 from frontend.pages import tenant_page
-from frontend.views.adapters.fingerprints import not_modified
+from frontend.views.adapters.fingerprints import hashed, not_modified
 from frontend.views.batches.batches import ROUNDED
 from frontend.views.tuning.curve import HEIGHT, WIDTH, LossCurve
 from inference.errors import TuningNotPossible
@@ -43,7 +42,7 @@ def tuning(request: HttpRequest, caller: Caller) -> HttpResponse:
     if newer := found.filter(pk=after).first():
         found = older_than(found, newer, "created_at")
     rows, last = page_of(found.select_related("base_model", "training_file"))
-    fingerprint = _fingerprint([(row.pk, row.status, row.metrics) for row in rows])
+    fingerprint = hashed([(row.pk, row.status, row.metrics) for row in rows])
     if not_modified(request, fingerprint):
         return HttpResponse(status=304)
     context = {"rows": rows, "last": last, "paged": bool(after), "fingerprint": fingerprint}
@@ -59,7 +58,7 @@ def job(request: HttpRequest, caller: Caller, job_id: str) -> HttpResponse:
     events, after = found.events.all(), words_of(request, "after")
     newest = events.values_list("pk", flat=True).first()
     version = found.version
-    fingerprint = _fingerprint((found.status, newest, version and version.state))
+    fingerprint = hashed(found.status, newest, version and version.state)
     if not_modified(request, fingerprint):
         return HttpResponse(status=304)
     if newer := events.filter(pk=after).first():
@@ -121,8 +120,3 @@ def _possible(job: FineTuningJob) -> list[str]:
     paused = job.status == TuningStatus.PAUSED
     may_pause = job.status in before(TuningStatus.PAUSED)
     return ["resume"] * paused + ["pause"] * may_pause + ["cancel"]
-
-
-def _fingerprint(told: object) -> str:
-    """A value that changes whenever what is shown does, apart from times."""
-    return sha256(repr(told).encode()).hexdigest()[:16]

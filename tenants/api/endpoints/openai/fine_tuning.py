@@ -7,7 +7,6 @@ Jobs are created and shown here; workers read their files and trainers train the
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -252,7 +251,7 @@ def _suffix(asked: str | None) -> str:
 
 def _seed(asked: int | None) -> int:
     if asked is None:
-        return secrets.randbelow(MAX_SEED + 1)
+        return starting.random_seed()
     if not 0 <= asked <= MAX_SEED:
         raise InvalidRequest(f"`seed` must be from 0 to {MAX_SEED}.", param="seed")
     return asked
