@@ -205,6 +205,8 @@ TUNING_TOKENS = environ.integer("LORIKEET_TUNING_TOKENS", 50_000_000, low=1)
 TUNING_RANK = environ.integer("LORIKEET_TUNING_RANK", 16, low=1)
 """Of adapters that are trained here; never more than the base model's engines allow."""
 TUNING_ALPHA = environ.integer("LORIKEET_TUNING_ALPHA", 32, low=1)
+TUNING_TOGETHER = environ.integer("LORIKEET_TUNING_TOGETHER", 8, low=1)
+"""Jobs on one base model that are trained at once in a process."""
 TUNING_RATE = environ.number("LORIKEET_TUNING_RATE", 2e-4)
 """The peak of the learning rate, which a job multiplies."""
 TUNING_THREADS = environ.integer("LORIKEET_TUNING_THREADS", os.cpu_count() or 1, low=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, get_args
@@ -62,24 +62,28 @@ class FineTuningJobQuerySet(models.QuerySet["FineTuningJob"]):
         found = Q(training_file__in=file_ids) | Q(validation_file__in=file_ids)
         return self.unfinished().filter(found)
 
-    def claim(self, claimed_by: int, base_models: Collection[str]) -> FineTuningJob | None:
-        """The job that this background job of a trainer is to train: the one that it had before its
-        trainer was killed, or the next one that waits on one of these base models. None if there is
-        none.
+    def claim(
+        self, claimed_by: int, base_models: Collection[str], beside: Sequence[FineTuningJob] = ()
+    ) -> FineTuningJob | None:
+        """The job that this background job of a trainer is to train, beside those that it trains:
+        one that it had before its trainer was killed, or the next one that waits on one of these
+        base models. None if there is none, or if it can't be trained beside them: it is on another
+        base model, or its process crashed before.
 
         The next one is of the tenant with the fewest jobs in training, then of the one with the
         fewest trained tokens of late, then the oldest.
         """
         with transaction.atomic():
-            mine = self.filter(status=TuningStatus.RUNNING, version=None, claimed_by=claimed_by)
-            waiting = self.filter(
-                status=TuningStatus.QUEUED,
-                base_model__name__in=base_models,
-                tenant__status=ACTIVE,
-            ).order_by(_running(), _recent_tokens(), "created_at")
+            here = self.filter(base_model__name__in=base_models, version=None)
+            mine = here.filter(status=TuningStatus.RUNNING, claimed_by=claimed_by)
+            waiting = here.filter(status=TuningStatus.QUEUED, tenant__status=ACTIVE)
+            ordered = waiting.order_by(_running(), _recent_tokens(), "created_at")
             locks: dict[str, Any] = {"of": ("self",), "skip_locked": True}
-            job = mine.first() or waiting.select_for_update(**locks).first()
-            if job is None:
+            job = (
+                mine.exclude(pk__in=[one.pk for one in beside]).first()
+                or ordered.select_for_update(**locks).first()
+            )
+            if job is None or not all(job.goes_beside(one) for one in beside):
                 return None
             self.filter(pk=job.pk).update(
                 status=TuningStatus.RUNNING, claimed_by=claimed_by, run=F("run") + 1
@@ -156,6 +160,10 @@ class FineTuningJob(models.Model):
     @property
     def adapter_name(self) -> str:
         return tuned_adapter(self.suffix, self.pk[-ID_DIGITS:])
+
+    def goes_beside(self, other: FineTuningJob) -> bool:
+        """Whether it can be trained in one process with another."""
+        return self.base_model_id == other.base_model_id and not self.crashes
 
     @property
     def status_words(self) -> str:

@@ -2,14 +2,15 @@
 have judged; trainers (`manage.py trainer`) alone run the queue TRAINING_QUEUE.
 
 A `train_next` names no job: it has a trainer pull the job that is next by fairness
-(`FineTuningJobQuerySet.claim`). There is one for each job that waits. From then on it belongs to
-that job: if its trainer is killed, `tend_queue` has another trainer run it, which goes on with the
-same job.
+(`FineTuningJobQuerySet.claim`), and others on its base model beside it. There is one for each job
+that waits. From then on it belongs to the jobs that it pulled: if its trainer is killed,
+`tend_queue` has another trainer run it, which goes on with them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import procrastinate
 import structlog
@@ -28,7 +29,7 @@ from tenants.queueing import UNFINISHED, has_job
 from tenants.tuning import billing
 from tenants.tuning.child.rows import MAX_BYTES
 from tenants.tuning.hyperparameters import chosen
-from tenants.tuning.training import Trainer, TrainingInterrupted
+from tenants.tuning.training import LeftJob, Trainer
 from tenants.tuning_states import TuningStatus
 
 app: procrastinate.App = django_app
@@ -119,7 +120,7 @@ def queue(job: FineTuningJob, **fields: object) -> bool:
 
 @app.task(name="train_next", queue=TRAINING_QUEUE, retry=Backoff(), pass_context=True)
 def train_next(context: procrastinate.JobContext) -> None:
-    """Train the job that is next, in a trainer.
+    """Train the job that is next, in a trainer, and others beside it.
 
     Raises:
         OSError: files can't be read or written now; the job can be gone on with.
@@ -128,25 +129,30 @@ def train_next(context: procrastinate.JobContext) -> None:
     if trainer is None:
         raise RuntimeError("only `manage.py trainer` trains")
     assert context.job.id is not None
-    job = FineTuningJob.objects.claim(context.job.id, trainer.bases.keys())
+    claim = partial(FineTuningJob.objects.claim, context.job.id, trainer.bases.keys())
+    job = claim()
     if job is None:
         if FineTuningJob.objects.filter(status=TuningStatus.QUEUED).exists():
             train_next.configure(schedule_in={"seconds": ELSEWHERE_S}).defer()
         return
-    try:
-        _judge(job, trainer.train(job))
-    except TrainingInterrupted:
+    for left in trainer.train(job, claim):
+        _leave(left)
+
+
+def _leave(left: LeftJob) -> None:
+    job = left.job
+    if left.version is not None:
+        _judge(job, left.version)
+    elif left.unfinished:
         queue(job)
     if not FineTuningJob.objects.unfinished().filter(pk=job.pk).exists():
         blobs.remove(job.pk)
     log.info("tuning_left", job=job.pk, status=job.status)
 
 
-def _judge(job: FineTuningJob, version: AdapterVersion | None) -> None:
+def _judge(job: FineTuningJob, version: AdapterVersion) -> None:
     """Have the job end with the verdict on its version. If it was cancelled meanwhile, the adapter
     is deleted."""
-    if version is None:
-        return
     with transaction.atomic():
         if job.note(version=version):
             return end_later(job, version)

@@ -1,5 +1,5 @@
-"""A trainer's work on one job: it prepares a folder, starts the training process in it, follows its
-messages, and keeps the result as an adapter.
+"""A trainer's work on jobs of one base model: it starts a training process, prepares a folder in it
+for each job, follows its messages, and keeps the results as adapters.
 
 The process has no environment of ours but what CUDA needs, and no descriptor but its pipes. States
 that it saves are stored, so that a trainer on another machine can go on.
@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from shutil import rmtree
 from threading import Event
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import msgspec
 import structlog
@@ -35,11 +36,17 @@ from tenants.adapters.uploads.keeping import Destination, keep
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.adapters.uploads.unpacking import in_folder
 from tenants.files import blobs
-from tenants.models import AdapterVersion, FineTuningJob
+from tenants.models import AdapterVersion, BaseModel, FineTuningJob
 from tenants.models.audit import SYSTEM, Actor, acting
 from tenants.storage import scratch_folder
 from tenants.tuning.child import protocol
-from tenants.tuning.child.protocol import ChildLimits, TuningProgress, TuningTask, WholeTask
+from tenants.tuning.child.protocol import (
+    ChildLimits,
+    Instruction,
+    SharedTask,
+    TuningProgress,
+    TuningTask,
+)
 from tenants.tuning_states import Method, TuningStatus
 
 log = structlog.get_logger(__name__)
@@ -55,16 +62,15 @@ MAX_LOGGED_BYTES = 4 << 10
 MOST_CRASHES = 3
 CHUNK_BYTES = 1 << 20
 
-
-class TrainingInterrupted(Exception):
-    """The training ended early, and is to be gone on with."""
+Verb = Literal["train", "stop", "drop"]
+Following = Callable[[Sequence[FineTuningJob]], FineTuningJob | None]
 
 
 _progress = msgspec.json.Decoder(TuningProgress)
 
 
 class TrainingProcess:
-    """The running process. Its folder has the files that `_prepared` puts there."""
+    """The running process, in a folder that has its task."""
 
     def __init__(self, folder: Path, complaints: IO[bytes]) -> None:
         kept = {name: os.environ[name] for name in OF_CUDA if name in os.environ}
@@ -79,6 +85,7 @@ class TrainingProcess:
             env={**kept, **sandbox.ENVIRONMENT, **threads, **fixed},
             start_new_session=True,
             pipesize=PIPE_BYTES,
+            bufsize=0,
         )
 
     @property
@@ -104,8 +111,14 @@ class TrainingProcess:
             yield from map(_progress.decode, lines)
         raise msgspec.DecodeError("the line is too long")
 
+    def tell(self, verb: Verb, job: str) -> None:
+        """Write an instruction; without effect if it has ended."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError, ValueError):
+            self._process.stdin.write(msgspec.json.encode(Instruction(verb, job)) + b"\n")
+
     def stop(self) -> None:
-        """Have it save its state and end; again without effect."""
+        """Have it save the states of its jobs and end; again without effect."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -122,6 +135,16 @@ class TrainingProcess:
         return self._process.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class LeftJob:
+    """A job that a trainer has left: as a version, if it was trained to its end, or to be gone on
+    with; otherwise it has failed, or is paused, cancelled or deleted."""
+
+    job: FineTuningJob
+    version: AdapterVersion | None = None
+    unfinished: bool = False
+
+
 @dataclass
 class Trainer:
     """Trains jobs on `bases`, the folders of base models by their names, on this device. It stops
@@ -131,128 +154,212 @@ class Trainer:
     device: str = "cpu"
     stopping: Event = field(default_factory=Event)
 
-    def train(self, job: FineTuningJob) -> AdapterVersion | None:
-        """Train a claimed job. Returns the version that it became, None if it has failed, or was
-        paused or cancelled.
+    def train(self, job: FineTuningJob, following: Following) -> Iterator[LeftJob]:
+        """Train a claimed job, and beside it others on its base model: `following` claims one, or
+        none, given those that are trained. Yields each job that is left.
 
         Raises:
-            TrainingInterrupted: it is to be gone on with.
-            OSError: files can't be read or written now.
+            OSError: files can't be read or written now; all others can be gone on with.
         """
         with scratch_folder() as folder:
-            digest = self._prepared(job, folder)
-            if digest is None:
-                return None
-            end = _Following(self, job, folder).end()
-            if end is None:
-                return None
-            if end.kind == "failed":
-                job.fail(end.code, end.message, end.param)
-                return None
-            return _kept(job, folder / protocol.RESULT, _lineage(job, digest, end))
+            shared = msgspec.json.encode(self._shared(job.base_model))
+            (folder / protocol.PROCESS).write_bytes(shared)
+            yield from _Group(self, folder, following).followed(job)
 
-    def _prepared(self, job: FineTuningJob, folder: Path) -> str | None:
-        """Put the job's files and its task into the folder. Returns the digest of the file that is
-        trained on; None if a file is gone, with which the job fails."""
-        try:
-            digest = _copy(job.training_file_id, folder / protocol.TRAINING)
-            if job.validation_file_id is not None:
-                _copy(job.validation_file_id, folder / protocol.VALIDATION)
-        except FileNotFoundError:
-            job.fail("file_missing", "A file of the job was deleted.")
-            return None
-        with suppress(FileNotFoundError):
-            _copy(job.pk, folder / protocol.STATE)
-        limits = ChildLimits(
-            memory_bytes=settings.TUNING_MEMORY_BYTES,
-            file_bytes=4 * settings.MAX_ADAPTER_BYTES,  # a state has three times the weights
-        )
-        whole = WholeTask(self._task(job), limits)
-        (folder / protocol.TASK).write_bytes(msgspec.json.encode(whole))
-        return digest
-
-    def _task(self, job: FineTuningJob) -> TuningTask:
-        base, asked = job.base_model, job.hyperparameters
-        return TuningTask(
+    def _shared(self, base: BaseModel) -> SharedTask:
+        return SharedTask(
             base=str(self.bases[base.name]),
             base_name=base.name,
             device=self.device,
             threads=settings.TUNING_THREADS,
-            seed=job.seed,
-            method=msgspec.convert(job.method, Method),
-            beta=asked.get("beta", 0.0),
             modules=target_modules_of(base).leaf_names,
             rank=min(settings.TUNING_RANK, base.max_lora_rank),
             alpha=settings.TUNING_ALPHA,
-            n_epochs=asked["n_epochs"],
-            batch_size=asked["batch_size"],
-            rate=asked["learning_rate_multiplier"] * settings.TUNING_RATE,
-            max_row_tokens=min(settings.TUNING_ROW_TOKENS, base.max_model_len),
-            max_tokens=settings.TUNING_TOKENS,
-            save_every_s=settings.TUNING_SAVE_S,
+            limits=ChildLimits(
+                memory_bytes=settings.TUNING_MEMORY_BYTES,
+                file_bytes=4 * settings.MAX_ADAPTER_BYTES,  # a state has three times the weights
+            ),
         )
 
 
-class _Following:
-    """Follows one training process."""
+class _Group:
+    """Follows a training process and its jobs."""
 
-    def __init__(self, trainer: Trainer, job: FineTuningJob, folder: Path) -> None:
-        self._trainer, self._job, self._folder = trainer, job, folder
-        self._began = (time.monotonic(), 0)
+    def __init__(self, trainer: Trainer, folder: Path, following: Following) -> None:
+        self._trainer, self._folder, self._following = trainer, folder, following
+        self._members: dict[str, _Member] = {}
+        """By the names of their folders, which are removed once the process has left them."""
+        self._dropped: dict[str, _Member] = {}
         self._stopped = False
+        self._joined = 0
+        self._filled_at = -POLL_S
 
-    def end(self) -> TuningProgress | None:
-        """How it ended: `trained` or `failed`; None if the job is no longer to be trained."""
-        last: TuningProgress | None = None
+    def followed(self, first: FineTuningJob) -> Iterator[LeftJob]:
+        """Raises OSError."""
         with tempfile.TemporaryFile() as complaints:
             with _running(self._folder, complaints) as process:
+                yield from self._join(process, first)
                 try:
                     for message in process.messages():
                         if message is not None:
-                            last = message
-                            self._take(message)
-                        self._look(process)
+                            yield from self._take(message)
+                        yield from self._look(process)
+                        yield from self._fill(process)
+                        self._stop_if_done(process)
                 except msgspec.DecodeError:
-                    log.error("tuning_message_invalid", job=self._job.pk)
-            if last is not None and last.kind in ("trained", "failed"):
-                return last
-            status = self._status()
-            if status == TuningStatus.RUNNING and not self._stopped:
-                self._note_crash(complaints)
-            if status == TuningStatus.RUNNING:
-                raise TrainingInterrupted
-        return None
+                    log.error("tuning_message_invalid", jobs=self._jobs)
+            yield from self._rest(complaints)
 
-    def _status(self) -> str | None:
-        """The job's status; None if it is gone, or another trainer's."""
-        here = FineTuningJob.objects.filter(pk=self._job.pk, run=self._job.run)
-        return here.values_list("status", flat=True).first()
+    @property
+    def _jobs(self) -> list[str]:
+        return [member.job.pk for member in self._members.values()]
 
-    def _look(self, process: TrainingProcess) -> None:
-        """Stop the process if the job is not to be trained now, and kill it if it never is."""
-        status = self._status()
-        if status not in (TuningStatus.RUNNING, TuningStatus.PAUSED):
-            process.kill()
-        elif status == TuningStatus.PAUSED or self._trainer.stopping.is_set():
+    def _join(self, process: TrainingProcess, job: FineTuningJob) -> Iterator[LeftJob]:
+        self._joined += 1
+        name = str(self._joined)
+        member = _Member(job, self._folder / name)
+        if member.prepare():
+            self._members[name] = member
+            process.tell("train", name)
+        else:
+            yield LeftJob(job)
+
+    def _fill(self, process: TrainingProcess) -> Iterator[LeftJob]:
+        """Take further jobs while there is room; a job whose process crashed is trained alone."""
+        members = [member.job for member in self._members.values()]
+        due = time.monotonic() - self._filled_at >= POLL_S or not members
+        if self._stopped or not due or any(job.crashes for job in members):
+            return
+        while len(self._members) < settings.TUNING_TOGETHER:
+            job = self._following([member.job for member in self._members.values()])
+            if job is None:
+                break
+            yield from self._join(process, job)
+        self._filled_at = time.monotonic()
+
+    def _take(self, message: TuningProgress) -> Iterator[LeftJob]:
+        name = message.job
+        if name in self._members and (left := self._members[name].take(message)) is not None:
+            self._members.pop(name).remove()
+            yield left
+        elif name in self._dropped and message.kind in protocol.LAST:
+            self._dropped.pop(name).remove()
+
+    def _statuses(self) -> dict[str, str]:
+        """Those of the jobs that are there and not another trainer's."""
+        found = FineTuningJob.objects.filter(pk__in=self._jobs)
+        present = {
+            (pk, run): status for pk, run, status in found.values_list("pk", "run", "status")
+        }
+        return {
+            name: present.get((member.job.pk, member.job.run), "")
+            for name, member in self._members.items()
+        }
+
+    def _stop_if_done(self, process: TrainingProcess) -> None:
+        if self._trainer.stopping.is_set() or not self._members:
             self._stopped = True
             process.stop()
-        elif time.monotonic() - self._began[0] > settings.TUNING_TIME_S:
-            message = f"Training took longer than {settings.TUNING_TIME_S} s, the maximum."
-            self._job.fail("time_limit_exceeded", message)
-            process.kill()
 
-    def _take(self, message: TuningProgress) -> None:
-        if message.kind == "started":
-            self._began = (time.monotonic(), message.step)
-            after = f" after step {message.step}" if message.step else ""
-            self._job.report(f"Training goes on{after}." if after else "Training began.")
-        elif message.kind == "metrics":
-            self._measure(message)
-        elif message.kind == "state":
-            self._store(message.file)
+    def _look(self, process: TrainingProcess) -> Iterator[LeftJob]:
+        """Stop jobs that are not to be trained now, and drop those that never are."""
+        for name, status in self._statuses().items():
+            member = self._members[name]
+            if status == TuningStatus.PAUSED:
+                process.tell("stop", name)
+            elif status != TuningStatus.RUNNING or member.took_too_long():
+                process.tell("drop", name)
+                self._dropped[name] = self._members.pop(name)
+                yield LeftJob(member.job)
+
+    def _rest(self, complaints: IO[bytes]) -> Iterator[LeftJob]:
+        """The jobs that the process, which has ended, did not end."""
+        running = [
+            self._members[name].job
+            for name, status in self._statuses().items()
+            if status == TuningStatus.RUNNING
+        ]
+        if running and not self._stopped:
+            complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - MAX_LOGGED_BYTES))
+            said = complaints.read().decode(errors="replace").strip()
+            log.error("tuning_process_crashed", jobs=self._jobs, reason=said)
+        for member in self._members.values():
+            again = member.job in running and (self._stopped or not _crashed(member.job))
+            yield LeftJob(member.job, unfinished=again)
+
+
+def _crashed(job: FineTuningJob) -> bool:
+    """Note that its process crashed; whether it did so too often, with which the job fails."""
+    job.note(crashes=F("crashes") + 1)
+    if job.crashes + 1 < MOST_CRASHES:
+        return False
+    message = f"The training process ended unexpectedly, {MOST_CRASHES} times."
+    return job.fail("training_failed", message)
+
+
+class _Member:
+    """A job of a training process, with its folder there."""
+
+    def __init__(self, job: FineTuningJob, folder: Path) -> None:
+        self.job, self.folder = job, folder
+        self._digest = ""
+        self._began = (time.monotonic(), 0)
+
+    def prepare(self) -> bool:
+        """Put the job's files and its task into the folder; False if a file is gone, with which the
+        job fails.
+
+        Raises:
+            OSError: a file can't be read now.
+        """
+        job, folder = self.job, self.folder
+        folder.mkdir()
+        try:
+            self._digest = _copy(job.training_file_id, folder / protocol.TRAINING)
+            if job.validation_file_id is not None:
+                _copy(job.validation_file_id, folder / protocol.VALIDATION)
+        except FileNotFoundError:
+            job.fail("file_missing", "A file of the job was deleted.")
+            return False
+        with suppress(FileNotFoundError):
+            _copy(job.pk, folder / protocol.STATE)
+        (folder / protocol.TASK).write_bytes(msgspec.json.encode(_task(job)))
+        return True
+
+    def take(self, message: TuningProgress) -> LeftJob | None:
+        """Take a message; the job, if it is its last one."""
+        match message.kind:
+            case "started":
+                self._began = (time.monotonic(), message.step)
+                after = f" goes on after step {message.step}." if message.step else " began."
+                self.job.report(f"Training{after}")
+            case "metrics":
+                self._measure(message)
+            case "state":
+                self._store(message.file)
+            case "failed":
+                self.job.fail(message.code, message.message, message.param)
+                return LeftJob(self.job)
+            case "stopped":
+                return LeftJob(self.job)
+            case "trained":
+                lineage = _lineage(self.job, self._digest, message)
+                return LeftJob(self.job, _kept(self.job, self.folder / protocol.RESULT, lineage))
+        return None
+
+    def remove(self) -> None:
+        """Remove its folder."""
+        rmtree(self.folder)
+
+    def took_too_long(self) -> bool:
+        """Whether it did, with which the job fails."""
+        if time.monotonic() - self._began[0] <= settings.TUNING_TIME_S:
+            return False
+        message = f"Training took longer than {settings.TUNING_TIME_S} s, the maximum."
+        return self.job.fail("time_limit_exceeded", message)
 
     def _measure(self, message: TuningProgress) -> None:
-        metrics, total, job = message.metrics, message.total_steps, self._job
+        metrics, total, job = message.metrics, message.total_steps, self.job
         step, (began_at, first) = message.step, self._began
         rest_s = (time.monotonic() - began_at) / (step - first) * (total - step)
         finish = timezone.now() + timedelta(seconds=rest_s)
@@ -276,21 +383,28 @@ class _Following:
 
     def _store(self, name: str) -> None:
         """Take the saved state away from the process, for whoever goes on."""
-        path = self._folder / Path(name).name
-        if self._status() in (TuningStatus.RUNNING, TuningStatus.PAUSED):
+        path = self.folder / Path(name).name
+        here = FineTuningJob.objects.filter(pk=self.job.pk, run=self.job.run)
+        if here.filter(status__in=(TuningStatus.RUNNING, TuningStatus.PAUSED)).exists():
             with path.open("rb") as file:
-                blobs.keep(self._job.pk, file)
+                blobs.keep(self.job.pk, file)
         path.unlink(missing_ok=True)
 
-    def _note_crash(self, complaints: IO[bytes]) -> None:
-        """Fail the job if its process crashed too often."""
-        complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - MAX_LOGGED_BYTES))
-        said = complaints.read().decode(errors="replace").strip()
-        log.error("tuning_process_crashed", job=self._job.pk, reason=said)
-        self._job.note(crashes=F("crashes") + 1)
-        if self._job.crashes + 1 >= MOST_CRASHES:
-            message = f"The training process ended unexpectedly, {MOST_CRASHES} times."
-            self._job.fail("training_failed", message)
+
+def _task(job: FineTuningJob) -> TuningTask:
+    base, asked = job.base_model, job.hyperparameters
+    return TuningTask(
+        share=str(job.tenant_id),
+        seed=job.seed,
+        method=msgspec.convert(job.method, Method),
+        beta=asked.get("beta", 0.0),
+        n_epochs=asked["n_epochs"],
+        batch_size=asked["batch_size"],
+        rate=asked["learning_rate_multiplier"] * settings.TUNING_RATE,
+        max_row_tokens=min(settings.TUNING_ROW_TOKENS, base.max_model_len),
+        max_tokens=settings.TUNING_TOKENS,
+        save_every_s=settings.TUNING_SAVE_S,
+    )
 
 
 @contextmanager

@@ -20,10 +20,20 @@ from demo import BASE, MODEL_NAME
 from inference.errors import TuningNotPossible
 from tenants.batches.jobs import QUEUE as READING
 from tenants.files import blobs
-from tenants.models import Adapter, AuditEntry, FineTuningJob, State, Tenant, UsageEvent, UsageSum
+from tenants.models import (
+    Adapter,
+    AuditEntry,
+    BaseModel,
+    FineTuningJob,
+    State,
+    Tenant,
+    TuningEvent,
+    UsageEvent,
+    UsageSum,
+)
 from tenants.tuning import billing, jobs, training
 from tenants.tuning.jobs import TRAINING_QUEUE, end_tuning, read_files, tend_tuning
-from tenants.tuning.training import MOST_CRASHES, Trainer, TrainingInterrupted
+from tenants.tuning.training import MOST_CRASHES, LeftJob, Trainer
 from tenants.tuning_states import TuningStatus
 from tests.adapters.working import run_worker
 from tests.stack.running import command_of
@@ -150,6 +160,33 @@ def test_a_killed_training_goes_on_and_becomes_a_ready_version(
     assert digest(other) == digest(job), "as if nothing had been killed"
 
 
+def test_jobs_on_one_base_model_are_trained_at_once(
+    make_job: MakeJob, make_file: MakeFile, tenant: Tenant, trainer: Trainer, caplog: Any
+) -> None:
+    """Of two tenants, one of which fails; nothing of one is found with another."""
+    other = make_tenant()
+    secrets = ["Pieces of eight!", "Green leaves!"]
+    mine, theirs = (
+        make_job(owner, training_file=make_file([dialogue(answer=said)] * 4, owner))
+        for owner, said in zip((tenant, other), secrets, strict=True)
+    )
+    broken = make_job(other, training_file=make_file([dialogue(answer="ho " * 2000)], other))
+    run_worker(READING)
+    seen: set[int] = set()
+    trainer.stopping = Watched(lambda: seen.update(child.pid for child in children()))
+    run_worker(TRAINING_QUEUE)
+    assert len(seen) == 1, "processes"
+    assert error(broken)["code"] == "invalid_file"
+    assert status(mine) == status(theirs) == TuningStatus.RUNNING
+    assert mine.version and theirs.version
+    assert (mine.version.adapter.tenant, theirs.version.adapter.tenant) == (tenant, other)
+    assert mine.metrics != theirs.metrics and mine.trained_tokens > 0
+    told = [*TuningEvent.objects.values_list("message", "data"), mine.version.report, caplog.text]
+    assert not any(secret in str(told) for secret in secrets)
+    pulls = ProcrastinateJob.objects.filter(queue_name=TRAINING_QUEUE)
+    assert set(pulls.values_list("status", flat=True)) == {"succeeded"}
+
+
 def test_a_job_is_paused_while_it_trains(make_job: MakeJob, trainer: Trainer) -> None:
     job = make_job(hyperparameters=NUMBERS | {"n_epochs": 50})
     run_worker(READING)
@@ -169,8 +206,7 @@ def test_a_job_is_paused_while_it_trains(make_job: MakeJob, trainer: Trainer) ->
     trainer.stopping.set()  # as at a trainer's end: it saves its state, and another goes on
     claimed = FineTuningJob.objects.claim(1, [MODEL_NAME])
     assert claimed is not None
-    with pytest.raises(TrainingInterrupted):
-        trainer.train(claimed)
+    assert [*trainer.train(claimed, lambda beside: None)] == [LeftJob(claimed, unfinished=True)]
     assert any("goes on after step" in event.message for event in job.events.all())
 
 
@@ -237,7 +273,8 @@ def test_a_missing_file_fails_the_job(make_job: MakeJob, trainer: Trainer) -> No
     jobs.queue(job)
     blobs.remove(job.training_file_id)
     claimed = FineTuningJob.objects.claim(1, [MODEL_NAME])
-    assert claimed is not None and trainer.train(claimed) is None
+    assert claimed is not None
+    assert [*trainer.train(claimed, lambda beside: None)] == [LeftJob(claimed)]
     assert error(job)["code"] == "file_missing"
     unread = make_job()
     blobs.remove(unread.training_file_id)
@@ -265,6 +302,22 @@ def test_the_next_job_is_of_the_tenant_that_trained_least(
     make_job(second, **ended, finished_at=now)
     claimed = [FineTuningJob.objects.claim(number, [MODEL_NAME]) for number in range(1, 6)]
     assert claimed == [waiting[0], waiting[3], waiting[2], waiting[1], None]
+
+
+def test_which_jobs_are_trained_beside_others(make_job: MakeJob, tenant: Tenant) -> None:
+    first, second, crashed, elsewhere = (queued(make_job, tenant) for _ in range(4))
+    base = BaseModel.objects.create(name="other", max_model_len=512, max_lora_rank=16, modules={})
+    FineTuningJob.objects.filter(pk=crashed.pk).update(crashes=1)
+    FineTuningJob.objects.filter(pk=elsewhere.pk).update(base_model=base)
+    bases, claim = [MODEL_NAME, "other"], FineTuningJob.objects.claim
+    assert claim(1, bases) == first
+    assert claim(1, bases, [first]) == second
+    assert claim(1, bases, [first, second]) is None, "the next one crashed: it is trained alone"
+    assert claim(2, bases) == crashed
+    assert claim(1, bases, [first, second]) is None, "and the next one is on another base model"
+    assert claim(3, bases) == elsewhere
+    assert claim(1, bases) in (first, second), "goes on"
+    assert claim(1, bases, [second]) == first
 
 
 def test_which_jobs_wait(make_job: MakeJob, tenant: Tenant) -> None:

@@ -1,4 +1,4 @@
-"""`python -m tenants.tuning.child`: one training, in a process of its own.
+"""`python -m tenants.tuning.child`: trains jobs on one base model, in a process of its own.
 
 `tenants.tuning.training` starts it in a folder with the files (`protocol`). It has no settings,
 secrets or database, and sets its own limits before it reads anything of a tenant.
@@ -10,33 +10,59 @@ import os
 import resource
 import select
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from inference.process.priority import give_way
-from tenants.tuning.child.protocol import TASK, ChildLimits, TuningProgress, TuningTask, WholeTask
+from tenants.tuning.child.protocol import (
+    PROCESS,
+    ChildLimits,
+    Instruction,
+    SharedTask,
+    TuningProgress,
+)
 
 NICE = 10
 """Streams of the same machine go first."""
+MOST_BYTES = 64 << 10
 
 
 def main() -> None:
-    """Do the task of this folder."""
+    """Train in this folder."""
     give_way(NICE)
     told = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # libraries print too
-    whole = msgspec.json.decode(Path(TASK).read_bytes(), type=WholeTask)
-    _limit(whole.limits)
+    task = msgspec.json.decode(Path(PROCESS).read_bytes(), type=SharedTask)
+    _limit(task.limits)
 
     def say(message: TuningProgress) -> None:
         told.write(msgspec.json.encode(message) + b"\n")
 
+    from tenants.tuning.child.together import Together  # takes seconds
+
     try:
-        _train(whole.task, say)
+        Together(task, say).run(Instructions().heard)
     except BrokenPipeError:  # the trainer was killed
         sys.exit(1)
+
+
+class Instructions:
+    """Those that come on standard input."""
+
+    def __init__(self) -> None:
+        self._decoder = msgspec.json.Decoder(Instruction)
+        self._rest = b""
+
+    def heard(self, wait: bool) -> list[Instruction] | None:
+        """See `together.Hear`."""
+        if not select.select([0], [], [], None if wait else 0)[0]:
+            return []
+        part = os.read(0, MOST_BYTES)
+        if not part:
+            return None
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        return [*map(self._decoder.decode, lines)]
 
 
 def _limit(limits: ChildLimits) -> None:
@@ -47,28 +73,6 @@ def _limit(limits: ChildLimits) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(kind, (most, most))
-
-
-def _train(task: TuningTask, say: Callable[[TuningProgress], None]) -> None:
-    from tenants.tuning.child import learning  # takes seconds
-
-    try:
-        learning.train(task, say, _wanted)
-    except learning.Stopped:
-        pass
-    except learning.CannotTrain as fault:
-        code, message, param = fault.code, fault.message, fault.param
-        say(TuningProgress(kind="failed", code=code, message=message, param=param))
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "memory" not in str(error):
-            raise
-        message = "Training needs more memory than there is: use a smaller batch or shorter rows."
-        say(TuningProgress(kind="failed", code="out_of_memory", message=message))
-
-
-def _wanted() -> bool:
-    """Whether standard input is open."""
-    return not select.select([0], [], [], 0)[0]
 
 
 if __name__ == "__main__":

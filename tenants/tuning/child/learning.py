@@ -1,47 +1,47 @@
-"""Trains a LoRA adapter on the rows of a folder; goes on from a saved state, bit for bit.
+"""Trains LoRA adapters on the rows of their jobs; goes on from a saved state, bit for bit.
 
-The learning rate, the order of the rows and the initial weights follow from the task alone, and
-nothing else is random: on the same kind of processor, with as many threads, the result is the same
-however often the process was killed.
+The learning rate, the order of the rows and the initial weights follow from a job's task alone, and
+nothing else is random: on the same kind of processor, with as many threads, a job that is trained
+alone has the same result however often its process was killed. Beside others its sums are added up
+in another order, which changes their last digits.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
 
 from tenants.tuning.child.encoding import EncodedPair, EncodedRow, Example, RowEncoder
-from tenants.tuning.child.optimising import Schedule, adamw, optimise, save_adapter
+from tenants.tuning.child.optimising import Schedule, adamw, update
 from tenants.tuning.child.protocol import (
     RESULT,
     STATE,
     TRAINING,
     VALIDATION,
+    CannotTrain,
     TuningProgress,
     TuningTask,
 )
 from tenants.tuning.child.rows import MAX_FAULTS, RowFault, RowsReport, rows
+from tenants.tuning.child.shared import LoraWeights, SharedBase
 from tenants.tuning_states import DPO, Method
 
-GROUP_TOKENS = 4096
-"""Tokens, with padding, that pass through the model at once; a longer row passes alone."""
+PASS_TOKENS = {"cpu": 512, "cuda": 4096}
+"""Tokens, with padding, that pass through the model at once; a longer row passes alone. On a CPU
+what is between two layers is to stay in its caches."""
 REPORTS = 200
 """Reports of metrics at most, besides those at the ends of epochs."""
 WARMUP_SHARE = 10
@@ -50,44 +50,263 @@ WARMUP_SHARE = 10
 Say = Callable[[TuningProgress], None]
 
 
-class Stopped(Exception):
-    """The trainer wants no more; the state is saved."""
+# --- What is learned -----------------------------------------------------------------------------
 
 
-class CannotTrain(Exception):
-    """Training again would fail again: a stable code, a message, and the parameter at fault."""
+class Learner(ABC):
+    """An adapter in training, with its optimiser. Each method has a loss."""
 
-    def __init__(self, code: str, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.param = code, message, param
+    def __init__(self, base: SharedBase, task: TuningTask) -> None:
+        self.task = task
+        self.weights: LoraWeights = base.new_adapter(task.seed)
+        self.optimizer = adamw(self.weights.all)
+
+    @abstractmethod
+    def weight(self, example: Any) -> int:
+        """How much an example weighs in the mean loss of a batch."""
+
+    @abstractmethod
+    def rows(self, example: Any) -> Sequence[EncodedRow]:
+        """What of an example passes through the model."""
+
+    @abstractmethod
+    def loss(self, surprises: torch.Tensor, at_base: torch.Tensor | None) -> torch.Tensor:
+        """The summed loss of examples by the surprises of their rows, and those of the base model
+        if it `compares`."""
+
+    compares: bool = False
+
+    def save(self, file: Path, step: int) -> None:
+        """Write weights and optimiser."""
+        tensors = {f"{at}.weight": one.data for at, one in enumerate(self.weights.all)}
+        for at, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"{at}.{name}": value for name, value in moments.items()}
+        on_cpu = {name: value.cpu().contiguous() for name, value in tensors.items()}
+        save_file(on_cpu, file, metadata={"step": str(step)})
+
+    def load(self, file: Path) -> int:
+        """Go on from what `save` wrote; returns its step."""
+        weights = self.weights.all
+        state: dict[int, dict[str, torch.Tensor]] = {at: {} for at, _ in enumerate(weights)}
+        with safe_open(file, "pt") as opened:
+            step = int(opened.metadata()["step"])
+            for name in opened.keys():
+                at, _, kind = name.partition(".")
+                state[int(at)][kind] = opened.get_tensor(name)
+        for at, weight in enumerate(weights):
+            weight.data.copy_(state[at].pop("weight"))
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        return step
 
 
-def train(task: TuningTask, say: Say, wanted: Callable[[], bool]) -> None:
-    """Train on the files of the current folder and write the adapter to RESULT. `say` gets messages
-    about the progress; `wanted` is asked after each step whether to go on.
+class SupervisedLearner(Learner):
+    """Learns rows: the loss is the cross-entropy of their learned tokens."""
 
-    Raises:
-        Stopped: it was not wanted; the last message names the saved state.
-        CannotTrain: as it says.
-    """
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.set_num_threads(task.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(task.base, local_files_only=True)
-    encoder = RowEncoder(tokenizer, task.max_row_tokens)
-    training = encoded(Path(TRAINING), encoder, task.method, "training_file")
-    validation = encoded(Path(VALIDATION), encoder, task.method, "validation_file")
-    total = task.n_epochs * sum(example.tokens for example in training)
-    if total > task.max_tokens:
-        raise CannotTrain(
-            "too_many_tokens",
-            f"{task.n_epochs} epochs of the training file have {total} tokens; at most "
-            f"{task.max_tokens} are allowed.",
-            "training_file",
+    def weight(self, example: EncodedRow) -> int:
+        return sum(example.learned)
+
+    def rows(self, example: EncodedRow) -> Sequence[EncodedRow]:
+        return (example,)
+
+    def loss(self, surprises: torch.Tensor, at_base: torch.Tensor | None) -> torch.Tensor:
+        return surprises.sum()
+
+
+class PreferenceLearner(Learner):
+    """Learns pairs by DPO: the loss of a pair is -log sigmoid(beta * m), where m is by how much
+    more than the base model it finds the preferred output likelier than the other."""
+
+    compares = True
+
+    def weight(self, example: EncodedPair) -> int:
+        return 1
+
+    def rows(self, example: EncodedPair) -> Sequence[EncodedRow]:
+        return example.preferred, example.other
+
+    def loss(self, surprises: torch.Tensor, at_base: torch.Tensor | None) -> torch.Tensor:
+        assert at_base is not None
+        gained = at_base - surprises
+        return -F.logsigmoid(self.task.beta * (gained[0::2] - gained[1::2])).sum()
+
+
+Batches = Sequence[tuple[Learner, Sequence[Example]]]
+
+
+def learn(base: SharedBase, batches: Batches) -> list[float]:
+    """Add to each learner the gradient of the mean loss of its batch; returns these losses."""
+    wholes = [sum(map(learner.weight, batch)) for learner, batch in batches]
+    sums = [0.0] * len(batches)
+    for losses in _losses(base, batches):
+        scaled = [loss / wholes[at] for at, loss in losses]
+        torch.stack(scaled).sum().backward()  # type: ignore[no-untyped-call]
+        for (at, _), loss in zip(losses, scaled, strict=True):
+            sums[at] += loss.item()
+    return sums
+
+
+def examine(base: SharedBase, learner: Learner, held: Sequence[Example]) -> float:
+    """The mean loss of examples that are not trained on."""
+    with torch.no_grad():
+        total = sum(loss.item() for ((_, loss),) in _losses(base, [(learner, held)]))
+    return total / sum(map(learner.weight, held))
+
+
+def _losses(base: SharedBase, batches: Batches) -> Iterator[list[tuple[int, torch.Tensor]]]:
+    """Pass by pass: the summed losses of the examples in it, with the numbers of their batches."""
+    learners = [learner for learner, _ in batches]
+    for group in _passes(batches, PASS_TOKENS[base.task.device]):
+        parts = [
+            (at, [row for _, example in own for row in learners[at].rows(example)])
+            for at, own in groupby(group, itemgetter(0))
+        ]
+        with torch.no_grad():
+            compared = [(None, rows) for at, rows in parts if learners[at].compares]
+            at_base = iter(base.surprises(compared) if compared else ())
+        found = base.surprises([(learners[at].weights, rows) for at, rows in parts])
+        yield [
+            (at, learners[at].loss(own, next(at_base) if learners[at].compares else None))
+            for (at, _), own in zip(parts, found, strict=True)
+        ]
+
+
+def _passes(batches: Batches, most_tokens: int) -> Iterator[list[tuple[int, Example]]]:
+    """All examples with the numbers of their batches, in passes of so many tokens: shortest
+    first, since a pass is as long as its longest row, and in a pass by number."""
+    sized = [
+        (len(passing), max(row.tokens for row in passing), at, example)
+        for at, (learner, batch) in enumerate(batches)
+        for example in batch
+        for passing in [learner.rows(example)]
+    ]
+    one_pass: list[tuple[int, Example]] = []
+    height = 0
+    for count, tokens, at, example in sorted(sized, key=itemgetter(1)):
+        if one_pass and (height + count) * tokens > most_tokens:
+            yield sorted(one_pass, key=itemgetter(0))
+            one_pass, height = [], 0
+        one_pass.append((at, example))
+        height += count
+    yield sorted(one_pass, key=itemgetter(0))
+
+
+# --- A job from its first step to its last -------------------------------------------------------
+
+
+class Lessons:
+    """The training of a job, whose files are in a folder."""
+
+    def __init__(self, base: SharedBase, task: TuningTask, folder: Path, say: Say) -> None:
+        """Raises CannotTrain: the files can't be trained on."""
+        self._base, self._task, self._folder, self._say = base, task, folder, say
+        encoder = RowEncoder(base.tokenizer, task.max_row_tokens)
+        self._training = encoded(folder / TRAINING, encoder, task.method, "training_file")
+        self._validation = encoded(folder / VALIDATION, encoder, task.method, "validation_file")
+        self._require_tokens()
+        method = PreferenceLearner if task.method == DPO else SupervisedLearner
+        self.learner: Learner = method(base, task)
+        state = folder / STATE
+        self._step = self.learner.load(state) if state.exists() else 0
+        warmup = max(1, self.steps // WARMUP_SHARE)
+        self._schedule = Schedule(self.steps, task.rate, warmup)
+        self._saved_at = time.monotonic()
+        say(TuningProgress(kind="started", step=self._step, total_steps=self.steps))
+
+    @property
+    def ended(self) -> bool:
+        return self._step >= self.steps
+
+    @property
+    def epoch_steps(self) -> int:
+        return -(-len(self._training) // self._task.batch_size)
+
+    @cached_property
+    def steps(self) -> int:
+        return self._task.n_epochs * self.epoch_steps
+
+    @property
+    def share(self) -> str:
+        return self._task.share
+
+    def batch(self) -> list[Example]:
+        """What the next step is trained on."""
+        epoch, at = divmod(self._step, self.epoch_steps)
+        size = self._task.batch_size
+        return [self._training[row] for row in self._order(epoch)[at * size : (at + 1) * size]]
+
+    def advance(self, loss: float) -> None:
+        """Take the step whose gradients were added.
+
+        Raises:
+            CannotTrain: the loss is not finite.
+        """
+        update(self.learner.optimizer, self._schedule.rate(self._step))
+        self._step += 1
+        if not loss < float("inf"):
+            raise CannotTrain(
+                "loss_not_finite",
+                f"The loss of step {self._step} is not finite: choose a lower learning rate.",
+                "learning_rate_multiplier",
+            )
+        ends = self._step % self.epoch_steps == 0
+        if ends or self._step % -(-self.steps // REPORTS) == 0:
+            self._report(loss, ends=ends)
+        if time.monotonic() - self._saved_at >= self._task.save_every_s:
+            self.save()
+
+    def save(self) -> None:
+        """Save the state in a file of its own, which the trainer takes away."""
+        file = self._folder / f"state-{self._step}.safetensors"
+        self.learner.save(file, self._step)
+        self._saved_at = time.monotonic()
+        self._say(TuningProgress(kind="state", file=file.name))
+
+    def finish(self) -> None:
+        """Write the adapter."""
+        self._base.save(self.learner.weights, self._folder / RESULT)
+        self._say(TuningProgress(kind="trained", base_sha256=self._base.sha256))
+
+    def _require_tokens(self) -> None:
+        task = self._task
+        total = task.n_epochs * sum(example.tokens for example in self._training)
+        if total > task.max_tokens:
+            raise CannotTrain(
+                "too_many_tokens",
+                f"{task.n_epochs} epochs of the training file have {total} tokens; at most "
+                f"{task.max_tokens} are allowed.",
+                "training_file",
+            )
+
+    def _order(self, epoch: int) -> list[int]:
+        order = list(range(len(self._training)))
+        Random(f"{self._task.seed}-{epoch}").shuffle(order)
+        return order
+
+    def _tokens(self) -> int:
+        """Tokens trained so far."""
+        epochs, rest = divmod(self._step, self.epoch_steps)
+        whole = epochs * sum(example.tokens for example in self._training)
+        if not rest:
+            return whole
+        begun = self._order(epochs)[: rest * self._task.batch_size]
+        return whole + sum(self._training[row].tokens for row in begun)
+
+    def _report(self, loss: float, *, ends: bool) -> None:
+        metrics = {"train_loss": round(loss, 6)}
+        if ends and self._validation:
+            held = examine(self._base, self.learner, self._validation)
+            metrics["full_valid_loss"] = round(held, 6)
+        self._say(
+            TuningProgress(
+                kind="metrics",
+                step=self._step,
+                total_steps=self.steps,
+                tokens=self._tokens(),
+                metrics=metrics,
+                ends_epoch=ends,
+            )
         )
-    learner = PreferenceLearner(task) if task.method == DPO else SupervisedLearner(task)
-    Lessons(task, learner, training, validation, say, wanted).run()
 
 
 def encoded(file: Path, encoder: RowEncoder, method: Method, param: str) -> list[Example]:
@@ -117,248 +336,3 @@ def described(report: RowsReport) -> str:
     more = len(report.faults) - len(told)
     also = f"{more}{' or more' if len(report.faults) >= MAX_FAULTS else ''} other lines are invalid"
     return " ".join([*told, f"{also}."] if more else told)
-
-
-class Learner(ABC):
-    """A base model with a new adapter, and its optimiser. Each method has a loss."""
-
-    def __init__(self, task: TuningTask) -> None:
-        self.task = task
-        self.dtype = torch.float32 if task.device == "cpu" else torch.bfloat16
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            task.base, dtype=self.dtype, local_files_only=True, use_safetensors=True
-        )
-        torch.manual_seed(task.seed)
-        config = LoraConfig(
-            r=task.rank,
-            lora_alpha=task.alpha,
-            target_modules=_targets(model, task.modules),
-            task_type="CAUSAL_LM",
-        )
-        self.adapted: Any = get_peft_model(model, config).to(task.device).train()
-        self.weights = [one for one in self.adapted.parameters() if one.requires_grad]
-        for weight in self.weights:
-            weight.data = weight.data.float()
-        self.optimizer = adamw(self.weights)
-
-    @abstractmethod
-    def weight(self, example: Any) -> int:
-        """How much an example weighs in the mean loss of a batch."""
-
-    @abstractmethod
-    def losses(self, batch: Sequence[Any]) -> Iterator[torch.Tensor]:
-        """The summed losses of a group of examples at a time."""
-
-    def learn(self, batch: Sequence[Example]) -> float:
-        """Add the gradient of the batch's mean loss; returns it."""
-        whole = sum(map(self.weight, batch))
-        total = 0.0
-        for loss in self.losses(batch):
-            (loss / whole).backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
-        return total / whole
-
-    def examine(self, held: Sequence[Example]) -> float:
-        """The mean loss of examples that are not trained on."""
-        with torch.no_grad():
-            total = sum(loss.item() for loss in self.losses(held))
-        return total / sum(map(self.weight, held))
-
-    def entropies(self, rows: Sequence[EncodedRow]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The cross-entropy of each learned token of these rows, and the number of its row. Padding
-        is on the right, where a causal model does not look."""
-        length = max(row.tokens for row in rows)
-        ids = _padded([row.ids for row in rows], length, 0).to(self.task.device)
-        learned = _padded([row.learned for row in rows], length, False)[:, 1:]
-        places = learned.any(0).nonzero()[:, 0].to(self.task.device)
-        chosen = learned.to(self.task.device)[:, places]
-        output = self.adapted(input_ids=ids, use_cache=False, logits_to_keep=places)
-        logits, following = output.logits[chosen], ids[:, 1:][:, places][chosen]
-        return F.cross_entropy(logits.float(), following, reduction="none"), chosen.nonzero()[:, 0]
-
-    def save(self, file: Path, step: int) -> None:
-        """Write weights and optimiser."""
-        tensors = {f"{at}.weight": one.data for at, one in enumerate(self.weights)}
-        for at, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"{at}.{name}": value for name, value in moments.items()}
-        on_cpu = {name: value.cpu().contiguous() for name, value in tensors.items()}
-        save_file(on_cpu, file, metadata={"step": str(step)})
-
-    def load(self, file: Path) -> int:
-        """Go on from what `save` wrote; returns its step."""
-        state: dict[int, dict[str, torch.Tensor]] = {at: {} for at, _ in enumerate(self.weights)}
-        with safe_open(file, "pt") as opened:
-            step = int(opened.metadata()["step"])
-            for name in opened.keys():
-                at, _, kind = name.partition(".")
-                state[int(at)][kind] = opened.get_tensor(name)
-        for at, weight in enumerate(self.weights):
-            weight.data.copy_(state[at].pop("weight"))
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        return step
-
-
-class SupervisedLearner(Learner):
-    """Learns rows: the loss is the cross-entropy of their learned tokens."""
-
-    def weight(self, example: EncodedRow) -> int:
-        return sum(example.learned)
-
-    def losses(self, batch: Sequence[EncodedRow]) -> Iterator[torch.Tensor]:
-        for group in _groups(batch, lambda row: row.tokens):
-            yield self.entropies(group)[0].sum()
-
-
-class PreferenceLearner(Learner):
-    """Learns pairs by DPO: the loss of a pair is -log sigmoid(beta * m), where m is by how much
-    more than the base model it finds the preferred output likelier than the other."""
-
-    def weight(self, example: EncodedPair) -> int:
-        return 1
-
-    def losses(self, batch: Sequence[EncodedPair]) -> Iterator[torch.Tensor]:
-        for group in _groups(batch, lambda pair: 2 * max(pair.preferred.tokens, pair.other.tokens)):
-            rows = [pair.preferred for pair in group] + [pair.other for pair in group]
-            with torch.no_grad(), self.adapted.disable_adapter():
-                before = self._likelihoods(rows)
-            gained = self._likelihoods(rows) - before
-            margins = gained[: len(group)] - gained[len(group) :]
-            yield -F.logsigmoid(self.task.beta * margins).sum()
-
-    def _likelihoods(self, rows: Sequence[EncodedRow]) -> torch.Tensor:
-        """The log-likelihood of what is learned of each row."""
-        entropies, numbers = self.entropies(rows)
-        return -torch.zeros(len(rows), device=entropies.device).index_add(0, numbers, entropies)
-
-
-@dataclass
-class Lessons:
-    """A training from its first step, or a saved one, to the end."""
-
-    task: TuningTask
-    learner: Learner
-    training: Sequence[Example]
-    validation: Sequence[Example]
-    say: Say
-    wanted: Callable[[], bool]
-    saved_at: float = 0.0
-
-    @property
-    def epoch_steps(self) -> int:
-        return -(-len(self.training) // self.task.batch_size)
-
-    @cached_property
-    def steps(self) -> int:
-        return self.task.n_epochs * self.epoch_steps
-
-    def run(self) -> None:
-        """Raises Stopped or CannotTrain."""
-        self.step = self.learner.load(Path(STATE)) if Path(STATE).exists() else 0
-        self.saved_at = time.monotonic()
-        self.say(TuningProgress(kind="started", step=self.step, total_steps=self.steps))
-        warmup = max(1, self.steps // WARMUP_SHARE)
-        schedule = Schedule(self.steps, self.task.rate, warmup)
-        optimise(self.learner.optimizer, schedule, self._backward, self._after, self.step)
-        save_adapter(self.learner.adapted, Path(RESULT), self.task.base_name, self.learner.dtype)
-        digest = digest_of_weights(Path(self.task.base))
-        self.say(TuningProgress(kind="trained", base_sha256=digest))
-
-    def _backward(self) -> float:
-        return self.learner.learn(self._batch(self.step))
-
-    def _batch(self, step: int) -> list[Example]:
-        epoch, at = divmod(step, self.epoch_steps)
-        size = self.task.batch_size
-        return [self.training[row] for row in self._order(epoch)[at * size : (at + 1) * size]]
-
-    def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self.training)))
-        Random(f"{self.task.seed}-{epoch}").shuffle(order)
-        return order
-
-    def _tokens(self, step: int) -> int:
-        """Tokens trained in so many steps."""
-        epochs, rest = divmod(step, self.epoch_steps)
-        whole = epochs * sum(example.tokens for example in self.training)
-        if not rest:
-            return whole
-        begun = self._order(epochs)[: rest * self.task.batch_size]
-        return whole + sum(self.training[row].tokens for row in begun)
-
-    def _after(self, step: int, loss: float) -> None:
-        self.step = step
-        if not loss < float("inf"):
-            raise CannotTrain(
-                "loss_not_finite",
-                f"The loss of step {step} is not finite: choose a lower learning rate.",
-                "learning_rate_multiplier",
-            )
-        ends = step % self.epoch_steps == 0
-        if ends or step % -(-self.steps // REPORTS) == 0:
-            self._report(loss, ends=ends)
-        wanted = self.wanted()
-        if not wanted or time.monotonic() - self.saved_at >= self.task.save_every_s:
-            self._save()
-        if not wanted and step < self.steps:
-            raise Stopped
-
-    def _report(self, loss: float, *, ends: bool) -> None:
-        metrics = {"train_loss": round(loss, 6)}
-        if ends and self.validation:
-            metrics["full_valid_loss"] = round(self.learner.examine(self.validation), 6)
-        self.say(
-            TuningProgress(
-                kind="metrics",
-                step=self.step,
-                total_steps=self.steps,
-                tokens=self._tokens(self.step),
-                metrics=metrics,
-                ends_epoch=ends,
-            )
-        )
-
-    def _save(self) -> None:
-        """Into a file of its own, which the trainer takes away."""
-        file = Path(f"state-{self.step}.safetensors")
-        self.learner.save(file, self.step)
-        self.saved_at = time.monotonic()
-        self.say(TuningProgress(kind="state", file=file.name))
-
-
-def digest_of_weights(base: Path) -> str:
-    """The SHA-256 of the digests of a model's safetensors files, in the order of their names."""
-    digests = []
-    for path in sorted(base.glob("*.safetensors")):
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
-
-
-def _targets(model: Any, modules: Sequence[str]) -> list[str]:
-    """The names of the linear layers that can carry an adapter, but for the output."""
-    linear = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear)
-    }
-    found = sorted(linear & {*modules} - {"lm_head"})
-    if not found:
-        raise CannotTrain("model_not_supported", "This base model has no linear layers to adapt.")
-    return found
-
-
-def _groups(batch: Sequence[Any], padded: Callable[[Any], int]) -> Iterator[list[Any]]:
-    """The examples, shortest first, in groups of at most GROUP_TOKENS; `padded` is how many tokens
-    one has among those that are no longer."""
-    group: list[Any] = []
-    for example in sorted(batch, key=padded):
-        if group and padded(example) * (len(group) + 1) > GROUP_TOKENS:
-            yield group
-            group = []
-        group.append(example)
-    yield group
-
-
-def _padded(rows: Sequence[list[Any]], length: int, filler: Any) -> torch.Tensor:
-    return torch.tensor([row + [filler] * (length - len(row)) for row in rows])

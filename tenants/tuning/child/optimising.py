@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import get_peft_model_state_dict
+from peft import LoraConfig, get_peft_model_state_dict
 from safetensors.torch import save_file
 
 from inference.content import CONFIG, WEIGHTS
@@ -42,32 +42,44 @@ def optimise(
     schedule: Schedule,
     backward: Callable[[], float],
     report: Callable[[int, float], None],
-    first: int = 0,
 ) -> None:
-    """Train the optimiser's weights from step `first` on; `backward` adds the gradient of a step
-    and returns its loss, `report` is called after each with the steps done."""
-    (group,) = optimizer.param_groups
-    for step in range(first, schedule.steps):
-        group["lr"] = schedule.rate(step)
+    """Train the optimiser's weights; `backward` adds the gradient of a step and returns its loss,
+    `report` is called after each with the steps done."""
+    for step in range(schedule.steps):
         loss = backward()
-        torch.nn.utils.clip_grad_norm_(group["params"], CLIP_NORM)
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer, schedule.rate(step))
         report(step + 1, loss)
 
 
+def update(optimizer: torch.optim.AdamW, rate: float) -> None:
+    """Take a step of this learning rate along the gradients, clipped, and clear them."""
+    (group,) = optimizer.param_groups
+    group["lr"] = rate
+    torch.nn.utils.clip_grad_norm_(group["params"], CLIP_NORM)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def save_adapter(adapted: Any, folder: Path, base_name: str, stored: torch.dtype) -> None:
-    """Write a PEFT model's adapter as its two files, the same bytes for the same weights."""
+    """Write a PEFT model's adapter as its two files."""
+    config = adapted.peft_config["default"]
+    write_adapter(get_peft_model_state_dict(adapted), config, folder, base_name, stored)
+
+
+def write_adapter(
+    tensors: Mapping[str, torch.Tensor],
+    config: LoraConfig,
+    folder: Path,
+    base_name: str,
+    stored: torch.dtype,
+) -> None:
+    """Write an adapter as its two files, the same bytes for the same weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        name: tensor.to(stored).contiguous()
-        for name, tensor in get_peft_model_state_dict(adapted).items()
-    }
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    config = adapted.peft_config["default"].to_dict()
-    config |= {
+    on_cpu = {name: one.to("cpu", stored).contiguous() for name, one in tensors.items()}
+    save_file(on_cpu, folder / WEIGHTS, metadata={"format": "pt"})
+    fields = config.to_dict() | {
         "base_model_name_or_path": base_name,
         "inference_mode": True,
-        "target_modules": sorted(config["target_modules"]),
+        "target_modules": sorted(config.target_modules or ()),
     }
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (folder / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")

@@ -1,6 +1,10 @@
-"""What a trainer and its training process tell each other: files in the process's folder, and
-messages on its standard output, one a line. The process is asked to save its state and end by
-closing its standard input, which happens too if the trainer is killed."""
+"""What a trainer and its training process tell each other.
+
+The process's folder has PROCESS, and a folder for each job with its task and files. The trainer
+writes instructions to its standard input, one a line; its messages come on its standard output.
+When its standard input ends, which happens too if the trainer is killed, it saves the state of each
+job and ends.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +14,13 @@ import msgspec
 
 from tenants.tuning_states import Method
 
-TRAINING, VALIDATION, STATE = "training.jsonl", "validation.jsonl", "state.safetensors"
+PROCESS = "process.json"
+"""A SharedTask."""
 TASK = "task.json"
-"""A WholeTask."""
+"""A TuningTask."""
+TRAINING, VALIDATION, STATE = "training.jsonl", "validation.jsonl", "state.safetensors"
 RESULT = "adapter"
 """The folder of the adapter's files."""
-
-
-class TuningTask(msgspec.Struct, kw_only=True):
-    """What to train, and how. `base` is a folder; `beta` is of `dpo`; `rate` is the peak of the
-    learning rate; `max_row_tokens` bounds a row, `max_tokens` all rows of all epochs. A state is
-    saved every `save_every_s`."""
-
-    base: str
-    base_name: str
-    device: str
-    threads: int
-    seed: int
-    method: Method
-    beta: float
-    modules: list[str]
-    rank: int
-    alpha: int
-    n_epochs: int
-    batch_size: int
-    rate: float
-    max_row_tokens: int
-    max_tokens: int
-    save_every_s: float
 
 
 class ChildLimits(msgspec.Struct, kw_only=True):
@@ -48,18 +31,50 @@ class ChildLimits(msgspec.Struct, kw_only=True):
     open_files: int = 256
 
 
-class WholeTask(msgspec.Struct):
-    """A task with the limits of its process."""
+class SharedTask(msgspec.Struct, kw_only=True):
+    """What all jobs of a process share. `base` is a folder; `modules`, `rank` and `alpha` are of
+    each adapter."""
 
-    task: TuningTask
+    base: str
+    base_name: str
+    device: str
+    threads: int
+    modules: list[str]
+    rank: int
+    alpha: int
     limits: ChildLimits
 
 
-class TuningProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A message of the process; which fields it has follows from its kind. The last one is
-    `trained`, `failed`, or a `state` if the process was stopped."""
+class TuningTask(msgspec.Struct, kw_only=True):
+    """How to train a job. `share` is whose it is: jobs of the same share count together. `beta` is
+    of `dpo`; `rate` is the peak of the learning rate; `max_row_tokens` bounds a row, `max_tokens`
+    all rows of all epochs. A state is saved every `save_every_s`."""
 
-    kind: Literal["started", "metrics", "state", "trained", "failed"]
+    share: str
+    seed: int
+    method: Method
+    beta: float
+    n_epochs: int
+    batch_size: int
+    rate: float
+    max_row_tokens: int
+    max_tokens: int
+    save_every_s: float
+
+
+class Instruction(msgspec.Struct):
+    """What to do with the job in a folder: train it beside the others, save its state and leave it,
+    or forget it."""
+
+    verb: Literal["train", "stop", "drop"]
+    job: str
+
+
+class TuningProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A message about the job in a folder; which fields it has follows from its kind."""
+
+    kind: Literal["started", "metrics", "state", "trained", "failed", "stopped"]
+    job: str = ""
     step: int = 0
     total_steps: int = 0
     tokens: int = 0
@@ -70,3 +85,15 @@ class TuningProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
     code: str = ""
     message: str = ""
     param: str | None = None
+
+
+LAST = ("trained", "failed", "stopped")
+"""The kinds of a job's last message, after which the process does not touch its folder."""
+
+
+class CannotTrain(Exception):
+    """Training again would fail again: a stable code, a message, and the parameter at fault."""
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.param = code, message, param
