@@ -439,10 +439,14 @@ class Hub:
             link.post(wire.Drain())  # the engine tells the other gateways
 
     async def probe(
-        self, base_model: str, adapter: AdapterRef, revision: str = ""
+        self,
+        base_model: str,
+        adapter: AdapterRef,
+        revision: str = "",
+        rows: Sequence[list[int]] = (),
     ) -> dict[str, Any]:
-        """Load the adapter on an engine, of this revision if one is named, and try it; returns
-        `agent.engines.engine.EngineProbeReport` as a dict.
+        """Load the adapter on an engine, of this revision if one is named, and try it, also on
+        these rows of tokens; returns `agent.engines.engine.EngineProbeReport` as a dict.
 
         Raises:
             NoEngine: no engine serves this base model and could load the adapter.
@@ -457,7 +461,7 @@ class Hub:
             self._requests.note_unmet(base_model)
             raise
         ticketed = self._dispatches.ticketed(adapter, link.credential.id)
-        return await link.load(wire.Load(new_id(), ticketed, probe=True))
+        return await link.load(wire.Load(new_id(), ticketed, probe=True, rows=[*rows]))
 
     def snapshot(self) -> list[dict[str, Any]]:
         """The connected engines, for display. May be called from any thread."""

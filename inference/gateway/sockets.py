@@ -118,6 +118,8 @@ class _ProbeRequest(msgspec.Struct):
     modules: tuple[str, ...] = ()
     revision: str = ""
     """Revision of the engine that should try it; empty: any."""
+    rows: list[list[int]] = []
+    """Tokens whose log-probabilities are wanted."""
 
 
 class EngineProbe:
@@ -139,7 +141,7 @@ class EngineProbe:
         exchange.require_method("POST")
         wanted = parse_json(_ProbeRequest, await exchange.body(MAX_PROBE_BYTES))
         adapter = AdapterRef(wanted.name, wanted.digest, wanted.rank, wanted.modules)
-        return await self._hub.probe(wanted.base_model, adapter, wanted.revision)
+        return await self._hub.probe(wanted.base_model, adapter, wanted.revision, wanted.rows)
 
 
 def bearer(scope: Mapping[str, Any]) -> str:

@@ -369,11 +369,13 @@ class PinnedAdapters(Frame, tag="pins", frozen=True):
 
 
 class Load(Frame, tag="load", frozen=True):
-    """Gateway to agent: load an adapter; with `probe`, also test whether it changes the output."""
+    """Gateway to agent: load an adapter; with `probe`, also test whether it changes the output, and
+    compute the log-probabilities of these rows of tokens."""
 
     id: str
     adapter: AdapterRef
     probe: bool = False
+    rows: list[list[int]] = []
 
 
 class Loaded(Frame, tag="loaded", frozen=True):

@@ -14,6 +14,7 @@ import contextlib
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import procrastinate
 import structlog
 from django.db import transaction
@@ -30,7 +31,14 @@ from tenants.adapters.uploads.keeping import Destination, keep
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.adapters.uploads.unpacking import unpacked
 from tenants.errors import IllegalTransition
-from tenants.models import AdapterVersion, GatewayProcess, State, UploadChunk, UploadSession
+from tenants.models import (
+    AdapterVersion,
+    FineTuningJob,
+    GatewayProcess,
+    State,
+    UploadChunk,
+    UploadSession,
+)
 from tenants.models.audit import Actor, acting
 from tenants.queueing import has_job
 from tenants.storage import ABANDONED_AFTER, remove_scratch, remove_strays
@@ -45,6 +53,7 @@ LOAD_ATTEMPTS = 5
 """Failed loads before a version is rejected: a single one may be the engine's fault (memory, a
 restart)."""
 KEEP_JOBS_HOURS = 24 * 7
+HELD = list[probe.ProbedPrompt]
 TRAINING = "training"
 """The part of a version's report that says how it was trained, if that was here
 (`tenants.tuning`)."""
@@ -178,8 +187,9 @@ def _probe(version: AdapterVersion) -> None:
     revisions = [one for one in revisions if not one.cannot_take(version)] or revisions
     decisive = revisions[0] if revisions else None
     parity.prepare(version)
+    held = _held(version)
     try:
-        found = trials.attempt(version, decisive)
+        found = trials.attempt(version, decisive, [row.ids for row in held])
     except probe.LoadFailed as error:
         _note_failed_load(version, error)
         return
@@ -187,6 +197,8 @@ def _probe(version: AdapterVersion) -> None:
     finding = found.verdict()
     if finding is None:
         report["parity"], finding = _compared(version, found)
+    if finding is None and held:
+        report["trainer"], finding = _compared_with_trainer(held, found)
     if finding is not None:
         _reject(version, _with(report, finding))
     else:
@@ -208,7 +220,27 @@ def _compared(
         compared = parity.compare(version, found)
     except parity.NotCompared as error:
         return {"not_compared": message_of(error)}, None
-    return compared.as_json(), compared.verdict()
+    return compared.as_json(), compared.differs(Code.DIFFERS_FROM_PEFT, "PEFT's")
+
+
+def _held(version: AdapterVersion) -> list[probe.ProbedPrompt]:
+    """Rows with the log-probabilities that the version's trainer computed; none if it was not
+    trained here."""
+    job = version.report.get(TRAINING, {}).get("job")
+    rows = FineTuningJob.objects.filter(tenant=version.adapter.tenant, pk=job)
+    return msgspec.convert(rows.values_list("held", flat=True).first() or [], HELD)
+
+
+def _compared_with_trainer(
+    held: list[probe.ProbedPrompt], found: probe.ProbeReport
+) -> tuple[dict[str, Any], Finding | None]:
+    try:
+        compared = parity.compare_with_trainer(held, found)
+    except parity.NotCompared as error:
+        return {"not_compared": message_of(error)}, None
+    return compared.as_json(), compared.differs(
+        Code.DIFFERS_FROM_TRAINER, "those that its trainer computed"
+    )
 
 
 def _note_failed_load(version: AdapterVersion, error: probe.LoadFailed) -> None:

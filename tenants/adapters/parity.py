@@ -24,7 +24,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from inference.content import FILES
 from tenants.adapters import sandbox
 from tenants.adapters.checks.findings import Code, Finding, message_of
-from tenants.adapters.probe import ProbeReport
+from tenants.adapters.probe import ProbedPrompt, ProbeReport
 from tenants.adapters.storage import ORIGINALS, open_file
 from tenants.models import AdapterVersion
 
@@ -71,13 +71,13 @@ class ParityDifference:
     def as_json(self) -> dict[str, float]:
         return {"difference": self.difference, "allowed": self.allowed}
 
-    def verdict(self) -> Finding | None:
-        """Why the adapter is rejected; None if the engine answers as PEFT does."""
+    def differs(self, code: Code, expected: str) -> Finding | None:
+        """Why the adapter is rejected; None if the engine answers as it is expected to."""
         if self.difference <= self.allowed:
             return None
         return Finding(
-            Code.DIFFERS_FROM_PEFT,
-            f"The engine's log-probabilities with this adapter differ from PEFT's by up to "
+            code,
+            f"The engine's log-probabilities with this adapter differ from {expected} by up to "
             f"{self.difference:.2g} (allowed: {self.allowed:.2g}), so it would not answer as it "
             "was trained to.",
         )
@@ -113,9 +113,27 @@ def compare(version: AdapterVersion, probed: ProbeReport) -> ParityDifference:
             plain = _of_bases[key] = reference["base"]
             if len(_of_bases) > MOST_BASES:
                 del _of_bases[next(iter(_of_bases))]
+    return _difference(reference["adapted"], plain, probed.prompts)
+
+
+def compare_with_trainer(held: Sequence[ProbedPrompt], probed: ProbeReport) -> ParityDifference:
+    """Compare what the engine computed of these rows with what the version's trainer did.
+
+    Raises:
+        NotCompared: as it says.
+    """
+    if len(probed.rows) != len(held):
+        raise NotCompared("the engine reports no log-probabilities of rows")
+    return _difference([one.adapted for one in held], [one.base for one in held], probed.rows)
+
+
+def _difference(
+    adapted: Logprobs, plain: Logprobs, probed: Sequence[ProbedPrompt]
+) -> ParityDifference:
+    """Of what was expected with the adapter and without from what an engine found."""
     found = ParityDifference(
-        _largest(reference["adapted"], [one.adapted for one in probed.prompts]),
-        _largest(plain, [one.base for one in probed.prompts]),
+        _largest(adapted, [one.adapted for one in probed]),
+        _largest(plain, [one.base for one in probed]),
     )
     if found.noise > MOST_NOISE:
         raise NotCompared(

@@ -49,6 +49,7 @@ class ProbeReport(msgspec.Struct):
     adapter_text: str
     of_vector: bool = False
     prompts: list[ProbedPrompt] = []
+    rows: list[ProbedPrompt] = []
 
     def verdict(self) -> Finding | None:
         """Why the adapter is rejected; None if it passed."""
@@ -69,7 +70,7 @@ class ProbeReport(msgspec.Struct):
     def as_json(self) -> dict[str, Any]:
         """For the version's report, without the prompts; PostgreSQL's JSON cannot hold NUL."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
-        del fields["prompts"]
+        del fields["prompts"], fields["rows"]
         return {
             name: value.replace("\0", "\N{REPLACEMENT CHARACTER}")
             if isinstance(value, str)
@@ -102,9 +103,10 @@ def ask(
     base_model: str,
     adapter: AdapterRef,
     revision: str = "",
+    rows: Sequence[list[int]] = (),
 ) -> ProbeReport:
-    """Have an engine that serves `base_model` (at `revision`, if given) try the adapter. Asks the
-    gateways one after another.
+    """Have an engine that serves `base_model` (at `revision`, if given) try the adapter, also on
+    these rows of tokens. Asks the gateways one after another.
 
     Raises:
         ProbeUnavailable: no gateway has an engine that could try it.
@@ -112,7 +114,7 @@ def ask(
     """
     if not gateways:
         raise ProbeUnavailable("no gateway is alive")
-    body = {"base_model": base_model, **msgspec.structs.asdict(adapter)}
+    body = {"base_model": base_model, "rows": [*rows], **msgspec.structs.asdict(adapter)}
     if revision:
         body["revision"] = revision
     reasons = []

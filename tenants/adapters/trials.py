@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import procrastinate
@@ -52,8 +52,11 @@ def wanted(base_model: BaseModel, engines: Mapping[str, int]) -> list[PoolRevisi
     return sorted(found, key=lambda one: not engines.get(one.digest))
 
 
-def attempt(version: AdapterVersion, revision: PoolRevision | None) -> probe.ProbeReport:
-    """Have an engine of the revision try the version; any engine of its base model if None.
+def attempt(
+    version: AdapterVersion, revision: PoolRevision | None, rows: Sequence[list[int]] = ()
+) -> probe.ProbeReport:
+    """Have an engine of the revision try the version, also on these rows of tokens; any engine of
+    its base model if None.
 
     Raises:
         ProbeUnavailable, LoadFailed: as `probe.ask`.
@@ -64,6 +67,7 @@ def attempt(version: AdapterVersion, revision: PoolRevision | None) -> probe.Pro
         base_model=version.adapter.base_model.name,
         adapter=version.ref,
         revision=revision.digest if revision else "",
+        rows=rows,
     )
 
 

@@ -120,6 +120,9 @@ class FineTuningJob(models.Model):
     )
     error = models.JSONField(null=True)
     metrics = models.JSONField(default=dict)
+    held = models.JSONField(null=True)
+    """While the version is checked: rows with the trainer's log-probabilities
+    (`tenants.tuning.child.protocol.HeldRow`)."""
     trained_tokens = models.BigIntegerField(default=0)
     version = models.ForeignKey(AdapterVersion, models.SET_NULL, null=True, related_name="+")
     run = models.PositiveIntegerField(default=0)
@@ -178,7 +181,7 @@ class FineTuningJob(models.Model):
         """Move to this state, if the present state allows that and no other trainer has claimed the
         job since this object was read; returns whether it did."""
         if status in ENDED:
-            fields["finished_at"] = timezone.now()
+            fields |= {"finished_at": timezone.now(), "held": None}
         if status != TuningStatus.RUNNING:
             fields |= {"claimed_by": None, "estimated_finish": None}
         here = FineTuningJob.objects.filter(pk=self.pk, run=self.run, status__in=before(status))

@@ -42,6 +42,7 @@ from tenants.storage import scratch_folder
 from tenants.tuning.child import protocol
 from tenants.tuning.child.protocol import (
     ChildLimits,
+    HeldRow,
     Instruction,
     SharedTask,
     TuningProgress,
@@ -59,6 +60,7 @@ PIPE_BYTES = 4096
 """Some thirty messages: a process that is further ahead of its trainer waits."""
 MAX_LINE_BYTES = 64 << 10
 MAX_LOGGED_BYTES = 4 << 10
+MAX_HELD_BYTES = 1 << 20
 MOST_CRASHES = 3
 CHUNK_BYTES = 1 << 20
 
@@ -67,6 +69,7 @@ Following = Callable[[Sequence[FineTuningJob]], FineTuningJob | None]
 
 
 _progress = msgspec.json.Decoder(TuningProgress)
+_held = msgspec.json.Decoder(list[HeldRow])
 
 
 class TrainingProcess:
@@ -343,9 +346,14 @@ class _Member:
             case "stopped":
                 return LeftJob(self.job)
             case "trained":
+                self.job.note(held=self._held())
                 lineage = _lineage(self.job, self._digest, message)
                 return LeftJob(self.job, _kept(self.job, self.folder / protocol.RESULT, lineage))
         return None
+
+    def _held(self) -> Any:
+        with (self.folder / protocol.HELD).open("rb") as file:
+            return msgspec.to_builtins(_held.decode(file.read(MAX_HELD_BYTES)))
 
     def remove(self) -> None:
         """Remove its folder."""

@@ -20,6 +20,7 @@ from demo import BASE, TINY
 from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters import parity, sandbox, store
 from tenants.adapters.checks.__main__ import TASKS
+from tenants.adapters.checks.findings import Code
 from tenants.adapters.parity import NotCompared, ParityDifference
 from tenants.adapters.probe import ProbeReport
 from tenants.adapters.storage import ORIGINALS, storage
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_jobs")
 PIRATE = Path(TINY.base).parent / "adapters" / "pirate"
 SENT = {name: (PIRATE / name).read_bytes() for name in FILES}
 IDS = [5, 17, 40, 3, 8]
+PEFT = Code.DIFFERS_FROM_PEFT, "PEFT's"
 ZEROS = [0.0] * (len(IDS) - 1)
 
 
@@ -72,7 +74,7 @@ def test_an_engine_that_agrees_with_peft_passes(version: AdapterVersion) -> None
     base, adapted = expected(False), expected(True)
     assert max(abs(one - other) for one, other in zip(base, adapted, strict=True)) > 0.1
     right = parity.compare(version, probed(base, adapted))
-    assert right.difference < 1e-4 and right.noise < 1e-4 and right.verdict() is None
+    assert right.difference < 1e-4 and right.noise < 1e-4 and right.differs(*PEFT) is None
 
 
 @pytest.fixture
@@ -172,8 +174,8 @@ def test_a_new_installation_imports_early_what_its_first_upload_needs(
 
 
 def test_what_an_engine_computes_by_itself_is_allowed_for() -> None:
-    assert ParityDifference(0.1, 0.03).verdict() is None
-    finding = ParityDifference(9.0, 0.03).verdict()
+    assert ParityDifference(0.1, 0.03).differs(*PEFT) is None
+    finding = ParityDifference(9.0, 0.03).differs(*PEFT)
     assert finding is not None and finding.code == "differs_from_peft"
     assert "by up to 9 (allowed: 0.17)" in finding.message
 

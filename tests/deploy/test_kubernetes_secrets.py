@@ -27,7 +27,7 @@ def test_each_process_is_given_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.pop("migrate") == {"LORIKEET_DATABASE_URL": "the LORIKEET_DATABASE_URL"}
     assert {process: set(values) for process, values in found.items()} == {
         process: SECRETS_OF[process] - {"LORIKEET_REDIS_URL"}
-        for process in ("gateway", "console", "worker", "scaledown")
+        for process in ("gateway", "console", "worker", "trainer", "scaledown")
     }
 
 

@@ -121,6 +121,9 @@ def test_one_process_alone_may_do_anything_in_kubernetes(manifests: list[Object]
 def pods(manifests: list[Object]) -> Iterator[tuple[str, Any]]:
     """The pod templates in the manifests, each with the name of its object."""
     for one in manifests:
-        template = one.get("spec", {}).get("template") if one["kind"] != "ScaledObject" else None
+        if one["kind"] == "ScaledObject":
+            continue
+        spec = one.get("spec", {})
+        template = spec.get("jobTemplate", {}).get("spec", spec).get("template")
         if template is not None:
             yield one["metadata"]["name"], template["spec"]

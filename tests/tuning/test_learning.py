@@ -15,12 +15,14 @@ import pytest
 from demo import BASE, MODEL_NAME
 from inference.content import FILES
 from tenants.tuning.child.protocol import (
+    HELD,
     RESULT,
     STATE,
     TASK,
     TRAINING,
     VALIDATION,
     ChildLimits,
+    HeldRow,
     Instruction,
     SharedTask,
     TuningProgress,
@@ -121,6 +123,9 @@ def test_it_learns_and_goes_on_bit_for_bit(method: str, rows: list[Any]) -> None
     first, last = (one.metrics for one in metrics if one.ends_epoch)
     assert last["full_valid_loss"] < first["full_valid_loss"]
     undisturbed = result("a")
+    held = msgspec.json.decode((Path("a") / HELD).read_bytes(), type=list[HeldRow])
+    assert len(held) == 2 and all(len(one.ids) - 1 == len(one.base) for one in held)
+    assert held[0].adapted != held[0].base
 
     shutil.rmtree(Path("a") / RESULT)
     saved, stopped = trained(begin, steps=4)[-2:]

@@ -18,6 +18,7 @@ from pytest_django import Settings
 
 from demo import BASE, MODEL_NAME
 from inference.errors import TuningNotPossible
+from tenants.adapters.jobs import judge_version
 from tenants.batches.jobs import QUEUE as READING
 from tenants.files import blobs
 from tenants.models import (
@@ -379,6 +380,42 @@ def test_a_rejected_version_fails_its_job(make_job: MakeJob, tenant: Tenant) -> 
     job = judged(make_job, tenant, State.REJECTED, report=report)
     end_tuning(job_id=job.pk)
     assert "changes nothing" in error(job)["message"]
+
+
+IDS = [5, 17, 40]
+HELD = [{"ids": IDS, "base": [-2.0, -3.0], "adapted": [-1.0, -1.5]}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "state"),
+    [
+        ([{"ids": IDS, "base": [-2.0, -3.0], "adapted": [-1.0, -1.51]}], State.READY),
+        ([{"ids": IDS, "base": [-2.0, -3.1], "adapted": [-1.0, -1.6]}], State.READY),
+        ([{"ids": IDS, "base": [-2.0, -3.0], "adapted": [-1.0, -1.6]}], State.REJECTED),
+        ([], State.READY),
+    ],
+    ids=["alike", "as far off as the base model", "unlike", "not computed"],
+)
+def test_a_version_answers_as_its_trainer_computed(
+    make_job: MakeJob, tenant: Tenant, gateway: FakeGateway, rows: list[Any], state: State
+) -> None:
+    job = judged(make_job, tenant, State.PROBING)
+    FineTuningJob.objects.filter(pk=job.pk).update(held=HELD)
+    version = Adapter.objects.get().versions.get()
+    version.report = {"training": {"job": job.pk}}
+    version.save()
+    gateway.say({"rows": rows})
+    judge_version(version_id=version.pk)
+    end_tuning(job_id=job.pk)
+    ((_, _, asked),) = gateway.asked
+    assert asked["rows"] == [IDS]
+    version.refresh_from_db()
+    assert version.state == state and ("not_compared" in version.report["trainer"]) != bool(rows)
+    if state == State.REJECTED:
+        assert version.report["findings"][0]["code"] == "differs_from_trainer"
+        assert "by up to 0.1 (allowed: 0.02)" in error(job)["message"]
+    job.refresh_from_db()
+    assert job.held is None
 
 
 def test_a_deleted_adapter_fails_its_job(make_job: MakeJob, tenant: Tenant) -> None:

@@ -11,7 +11,7 @@ work uses (the agent's slots see to both). `close` ends the engine; nothing may 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -171,7 +171,8 @@ class EngineProbeReport:
     `max_logprob_delta` is the largest difference over the compared tokens; not finite if any
     log-probability was not. For a pooling model the numbers of the prompt's vector are compared
     instead (`of_vector`). `prompts` is empty then, and if a log-probability was not finite. The
-    texts are the answers to the first prompt.
+    texts are the answers to the first prompt. `rows` are those that were asked for, unless it is a
+    pooling model.
     """
 
     load_s: float
@@ -182,6 +183,7 @@ class EngineProbeReport:
     adapter_text: str
     of_vector: bool = False
     prompts: list[EngineProbedPrompt] = field(default_factory=list)
+    rows: list[EngineProbedPrompt] = field(default_factory=list)
 
 
 class EngineNotStarted(Exception):
@@ -219,8 +221,11 @@ class Engine(Protocol):
         """Forget the adapter; no error if it was not loaded."""
         ...
 
-    async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
-        """Load the adapter and compare its output with the base model's on fixed prompts.
+    async def probe(
+        self, adapter: LocalAdapter, rows: Sequence[list[int]] = ()
+    ) -> EngineProbeReport:
+        """Load the adapter and compare its output with the base model's on fixed prompts, and on
+        rows of tokens if any are given.
 
         Raises:
             AdapterLoadFailed: as `load`.

@@ -66,7 +66,7 @@ class Generation:
         async with self._admission.turn(job) as adapter:
             assert adapter is not None
             resident = await self._residency.adapter(frame.adapter, "")
-            probed = asdict(await self._engine.probe(adapter)) if frame.probe else {}
+            probed = asdict(await self._engine.probe(adapter, frame.rows)) if frame.probe else {}
             return Loaded(job.id, probed | asdict(resident.report))
 
     def _begun(self, job: Job, operation: Operation, adapter: LocalAdapter | None) -> EngineWork:

@@ -58,6 +58,7 @@ class Code(StrEnum):
     NOT_FINITE_OUTPUT = "not_finite_output"
     NO_EFFECT = "no_effect"
     DIFFERS_FROM_PEFT = "differs_from_peft"
+    DIFFERS_FROM_TRAINER = "differs_from_trainer"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
@@ -27,11 +28,13 @@ from safetensors.torch import save_file
 from tenants.tuning.child.encoding import EncodedPair, EncodedRow, Example, RowEncoder
 from tenants.tuning.child.optimising import Schedule, adamw, update
 from tenants.tuning.child.protocol import (
+    HELD,
     RESULT,
     STATE,
     TRAINING,
     VALIDATION,
     CannotTrain,
+    HeldRow,
     TuningProgress,
     TuningTask,
 )
@@ -42,6 +45,8 @@ from tenants.tuning_states import DPO, Method
 PASS_TOKENS = {"cpu": 512, "cuda": 4096}
 """Tokens, with padding, that pass through the model at once; a longer row passes alone. On a CPU
 what is between two layers is to stay in its caches."""
+HELD_ROWS, HELD_TOKENS = 4, 256
+"""Of an engine, which is to find the same log-probabilities."""
 REPORTS = 200
 """Reports of metrics at most, besides those at the ends of epochs."""
 WARMUP_SHARE = 10
@@ -263,9 +268,16 @@ class Lessons:
         self._say(TuningProgress(kind="state", file=file.name))
 
     def finish(self) -> None:
-        """Write the adapter."""
+        """Write the adapter, and what it says of some rows."""
         self._base.save(self.learner.weights, self._folder / RESULT)
+        held = [self._held(example) for example in (self._validation or self._training)[:HELD_ROWS]]
+        (self._folder / HELD).write_bytes(msgspec.json.encode(held))
         self._say(TuningProgress(kind="trained", base_sha256=self._base.sha256))
+
+    def _held(self, example: Example) -> HeldRow:
+        ids = self.learner.rows(example)[0].ids[:HELD_TOKENS]
+        ways = (None, self.learner.weights)
+        return HeldRow(ids, *(self._base.log_probabilities(ids, weights) for weights in ways))
 
     def _require_tokens(self) -> None:
         task = self._task

@@ -21,6 +21,8 @@ TASK = "task.json"
 TRAINING, VALIDATION, STATE = "training.jsonl", "validation.jsonl", "state.safetensors"
 RESULT = "adapter"
 """The folder of the adapter's files."""
+HELD = "held.json"
+"""A list of HeldRow, written with the adapter."""
 
 
 class ChildLimits(msgspec.Struct, kw_only=True):
@@ -89,6 +91,15 @@ class TuningProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 LAST = ("trained", "failed", "stopped")
 """The kinds of a job's last message, after which the process does not touch its folder."""
+
+
+class HeldRow(msgspec.Struct):
+    """A row's tokens, and the log-probability of each but the first, without and with the adapter,
+    as the trainer computes it."""
+
+    ids: list[int]
+    base: list[float]
+    adapted: list[float]
 
 
 class CannotTrain(Exception):

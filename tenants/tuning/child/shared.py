@@ -177,6 +177,15 @@ class SharedBase:
         sums = torch.zeros(len(rows), device=device).index_add(0, chosen.nonzero()[:, 0], found)
         return list(sums.split(sizes))
 
+    def log_probabilities(self, ids: list[int], weights: LoraWeights | None) -> list[float]:
+        """Of each token but the first."""
+        self._passing.owners = [weights] if weights is not None else []
+        with torch.no_grad():
+            whole = torch.tensor([ids], device=self.task.device)
+            logits = self._model(input_ids=whole, use_cache=False).logits[0, :-1]
+            found = -F.cross_entropy(logits.float(), whole[0, 1:], reduction="none")
+        return [round(one, 6) for one in found.tolist()]
+
 
 def _padded(rows: Sequence[Sequence[Any]], length: int, filler: Any) -> torch.Tensor:
     return torch.tensor([[*row, *[filler] * (length - len(row))] for row in rows])

@@ -348,6 +348,14 @@ async def test_the_probe_finds_an_adapter_that_does_nothing(
     await vllm.unload(inert)
 
 
+async def test_the_probe_computes_rows_of_tokens(vllm: Engine, adapter: LocalAdapter) -> None:
+    prompt = (await vllm.probe(adapter)).prompts[0]
+    (row,) = (await vllm.probe(adapter, [prompt.ids])).rows
+    assert row.base == pytest.approx(prompt.base, abs=1e-4) != row.adapted
+    assert row.adapted == pytest.approx(prompt.adapted, abs=1e-4)
+    await vllm.unload(adapter)
+
+
 async def test_the_probe_finds_an_adapter_of_nan(
     vllm: Engine, factory: AdapterFactory, adapter: LocalAdapter
 ) -> None:

@@ -35,6 +35,7 @@ from tests.labs.bench import (  # noqa: E402
     thrash,
     throughput,
     traffic,
+    tuning,
     vllm,
 )
 from tests.labs.bench.machinery.processes import Failed  # noqa: E402
@@ -57,11 +58,12 @@ BENCHMARKS = {
     "planes": planes.run,
     "routing": routing.run,
     "deciding": deciding.run,
+    "tuning": tuning.run,
     "holding": holding.run,
     "moves": moving.run,
     "scale": scaling.run,
 }
-WITHOUT_DATABASE = {"deciding"}
+WITHOUT_DATABASE = {"deciding", "tuning"}
 
 
 def main() -> None:

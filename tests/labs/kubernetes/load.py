@@ -60,13 +60,10 @@ class Load:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        headers = {"Authorization": f"Bearer {self.key}"}
         try:
             async with (
-                httpx.AsyncClient(
-                    trust_env=False, verify=False, timeout=120, headers=headers
-                ) as client,
-                client.stream("POST", f"{self.url}/v1/chat/completions", json=body) as answer,
+                self.client() as client,
+                client.stream("POST", "/v1/chat/completions", json=body) as answer,
             ):
                 if answer.status_code != httpx.codes.OK:
                     told = json.loads(await answer.aread())
@@ -74,6 +71,13 @@ class Load:
                 return self._judged([line async for line in answer.aiter_lines()])
         except httpx.HTTPError as error:
             return type(error).__name__
+
+    def client(self) -> httpx.AsyncClient:
+        """A new client with the key."""
+        headers = {"Authorization": f"Bearer {self.key}"}
+        return httpx.AsyncClient(
+            base_url=self.url, headers=headers, trust_env=False, verify=False, timeout=120
+        )
 
     def _judged(self, lines: list[str]) -> str:
         events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]

@@ -32,6 +32,7 @@ OVERLAY = Path(__file__).parent / "overlay"
 NAMESPACE = "lorikeet"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 SCALERS = f"/apis/autoscaling/v2beta2/namespaces/{NAMESPACE}/horizontalpodautoscalers"
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 COST = "controller.kubernetes.io/pod-deletion-cost"
 WAIT_S = 600.0
 FEW, MANY = 2, 26
@@ -59,8 +60,8 @@ class Result:
 class World:
     """The cluster, and the load from outside of it."""
 
-    def __init__(self, api: Api, kubelet: Kubelet, load: Load) -> None:
-        self.api, self.kubelet, self.load = api, kubelet, load
+    def __init__(self, api: Api, kubelet: Kubelet, load: Load, manager: Manager) -> None:
+        self.api, self.kubelet, self.load, self.manager = api, kubelet, load, manager
         self.result = Result()
         self.fewest = 0
         """Ready engines at the worst moment of a step."""
@@ -159,6 +160,12 @@ async def play(world: World) -> None:
         await world.until(lambda: not world.kubelet.of("engine"))
     async with world.step("one request comes, and an engine for it"):
         await world.until(lambda: _is_answered(load))
+    async with world.step("a fine-tuning job is trained by a Job, and becomes an adapter"):
+        path = await _started_tuning(load)
+        await world.until(lambda: _tuning_is(load, path, "queued"))
+        await world.api.create(JOBS, world.manager.trainer("by-hand"))
+        await world.until(lambda: _has_succeeded(world.api, "by-hand"))
+        await world.until(lambda: _tuning_is(load, path, "succeeded"))
 
 
 async def _costs_differ(api: Api) -> bool:
@@ -167,6 +174,29 @@ async def _costs_differ(api: Api) -> bool:
         labelSelector="app.kubernetes.io/component=engine",
     )
     return all(int(pod["metadata"].get("annotations", {}).get(COST, 0)) > 0 for pod in pods)
+
+
+async def _has_succeeded(api: Api, job: str) -> bool:
+    return bool((await api.get(f"{JOBS}/{job}"))["status"].get("succeeded"))
+
+
+async def _started_tuning(load: Load) -> str:
+    """Start a fine-tuning job as a tenant does; returns its path."""
+    said = [{"role": "user", "content": "Who are you?"}, {"role": "assistant", "content": "I!"}]
+    rows = 4 * f"{json.dumps({'messages': said})}\n"
+    async with load.client() as client:
+        files = {"file": ("rows.jsonl", rows)}
+        file = await client.post("/v1/files", files=files, data={"purpose": "fine-tune"})
+        asked = {"model": load.model, "training_file": file.raise_for_status().json()["id"]}
+        made = await client.post("/v1/fine_tuning/jobs", json=asked)
+    return f"/v1/fine_tuning/jobs/{made.raise_for_status().json()['id']}"
+
+
+async def _tuning_is(load: Load, path: str, status: str) -> bool:
+    async with load.client() as client:
+        found = (await client.get(path)).raise_for_status().json()
+    assert found["status"] != "failed", found["error"]
+    return bool(found["status"] == status)
 
 
 async def _is_answered(load: Load) -> bool:
@@ -242,11 +272,12 @@ async def _played(
     try:
         manager = Manager(environment)
         for one in manager.manifests():
-            await api.apply(one)
+            if one["kind"] != "CronJob":  # whose version this control plane does not know
+                await api.apply(one)
         await manager.let_engines_in(api, kubelet)
         key = manager.tenants_key()
         address = services.names["gateways"]
-        world = World(api, kubelet, Load(f"http://{address}:8000", key, demo.MODEL_NAME))
+        world = World(api, kubelet, Load(f"http://{address}:8000", key, demo.MODEL_NAME), manager)
         playing = asyncio.create_task(play(world))
         await asyncio.wait((playing, *tasks), return_when=asyncio.FIRST_COMPLETED)
         for task in (*tasks, playing):
@@ -306,9 +337,15 @@ class Manager:
             found, key=lambda one: ORDER.index(one["kind"]) if one["kind"] in ORDER else 9
         )
 
+    def trainer(self, name: str) -> Object:
+        """What `kubectl create job --from=cronjob/trainer` makes of the manifest."""
+        (made,) = (one for one in self.manifests() if one["kind"] == "CronJob")
+        spec = made["spec"]["jobTemplate"]["spec"]
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
     async def let_engines_in(self, api: Api, kubelet: Kubelet) -> None:
         """Once the migration is complete, create a credential for the engines of the pool."""
-        path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/migrate"
+        path = f"{JOBS}/migrate"
         async with asyncio.timeout(WAIT_S):
             while not (await api.get(path))["status"].get("succeeded"):  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
@@ -340,7 +377,7 @@ ORDER = ["Namespace", "PersistentVolume", "ServiceAccount", "ConfigMap", "Secret
 MAKE_A_TENANT = """
 from tenants.models import ApiKey, Tenant
 tenant = Tenant.objects.create(slug="acme", name="Acme")
-print(ApiKey.objects.issue(tenant, name="load", scopes=["inference"])[1])
+print(ApiKey.objects.issue(tenant, name="load", scopes=["inference", "adapters:write"])[1])
 """
 READ_THE_LEDGER = """
 import json
@@ -355,8 +392,9 @@ def sums(events):
         completion_tokens=Sum("completion_tokens", default=0),
     )
 
-answered = UsageEvent.objects.filter(finish_reason__in=["stop", "length"])
-others = UsageEvent.objects.exclude(finish_reason__in=["stop", "length"])
+requests = UsageEvent.objects.exclude(pk__startswith="ftjob-")
+answered = requests.filter(finish_reason__in=["stop", "length"])
+others = requests.exclude(finish_reason__in=["stop", "length"])
 reasons = dict(others.values_list("finish_reason").annotate(Count("id")))
 print(json.dumps({"answered": sums(answered), "billed of others": sums(others), "ends": reasons}))
 """

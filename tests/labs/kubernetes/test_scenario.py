@@ -45,7 +45,7 @@ def test_engines_come_and_go_with_the_load_and_nothing_is_lost(tmp_path: Path) -
     )
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     result = json.loads((tmp_path / "result.json").read_text())
-    assert len(result["steps"]) == 10
+    assert len(result["steps"]) == 11
     assert {step["name"]: step["failures"] for step in result["steps"] if step["failures"]} == {}
     facts = result["facts"]
     assert facts["cut off at the end of their grace"] == []

@@ -14,6 +14,7 @@ from tests.stack.running import Stack, up
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with up(furnished(tmp_path_factory.mktemp("vllm") / "var"), **SETTINGS) as running:
+    settings = SETTINGS | {"LORIKEET_TRAINERS": "1"}
+    with up(furnished(tmp_path_factory.mktemp("vllm") / "var"), **settings) as running:
         running.hooks = {"response": [conforming.seen]}
         yield running

@@ -16,7 +16,7 @@ import asyncio
 import heapq
 import math
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import count
@@ -214,7 +214,9 @@ class SyntheticEngine:
         """As the contract says."""
         self._loaded.pop(adapter.int_id, None)
 
-    async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
+    async def probe(
+        self, adapter: LocalAdapter, rows: Sequence[list[int]] = ()
+    ) -> EngineProbeReport:
         """As the contract says; `Behaviour` decides what is found."""
         loaded = await self.load(adapter)
         name = adapter.ref.name

@@ -9,7 +9,7 @@ known, and it serves no adapters.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -111,7 +111,9 @@ class UpstreamEngine:
     async def unload(self, adapter: LocalAdapter) -> None:
         """As the contract says; there is none."""
 
-    async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
+    async def probe(
+        self, adapter: LocalAdapter, rows: Sequence[list[int]] = ()
+    ) -> EngineProbeReport:
         """As `load`."""
         await self.load(adapter)
         raise AssertionError("load raises")

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Self
@@ -214,7 +214,9 @@ class VLLMEngine:
             if self._loaded.pop(adapter.int_id, None) is not None:
                 await self._remove(adapter.int_id)
 
-    async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
+    async def probe(
+        self, adapter: LocalAdapter, rows: Sequence[list[int]] = ()
+    ) -> EngineProbeReport:
         """As the contract says; greedy, comparing the tokens of the same prompt."""
         loaded = await self.load(adapter)
         lora = self._loaded[adapter.int_id][0]
@@ -233,7 +235,12 @@ class VLLMEngine:
             adapted.text,
             of_vector=self._pools,
             prompts=prompts if finite and not self._pools else [],
+            rows=[] if self._pools else [await self._probe_row(ids, lora) for ids in rows],
         )
+
+    async def _probe_row(self, ids: list[int], lora: LoRARequest) -> EngineProbedPrompt:
+        base, adapted = [(await self._probe_run(ids, 1, one))[1] for one in (None, lora)]
+        return EngineProbedPrompt(ids, base, adapted)
 
     @property
     def _pools(self) -> bool:

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.process_secrets import secrets_of
 
-PROCESSES = ("gateway", "console", "worker", "scaledown")
+PROCESSES = ("gateway", "console", "worker", "trainer", "scaledown")
 OF_MIGRATE = {"LORIKEET_DATABASE_URL"}
 
 

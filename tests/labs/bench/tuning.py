@@ -1,0 +1,123 @@
+"""Fine-tuning jobs that share their steps beside the same jobs in turn, on the demo's base model.
+
+Both do the same steps of the same jobs, by turns, in this process, whose CPU time is compared.
+The rows' lengths vary as those of chats do.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from demo import BASE, MODEL_NAME
+from tenants.tuning.child.protocol import TRAINING, ChildLimits, SharedTask, TuningTask
+from tests.labs.bench.machinery.report import Figure, Report, Row
+from tests.labs.bench.machinery.scale import Scale
+
+JOBS = 8
+ROWS = 64
+BATCHES = {1: 2.0, 4: None, 8: 1.3}
+"""Rows of a batch of each job, with the speed-up that is aimed at."""
+STEPS = 4
+MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+WORDS = "the parrot has a sail and wind says captain on your shoulder flag gold".split()
+
+
+async def run(scale: Scale) -> Report:
+    """Measure tokens for each CPU-second in each round."""
+    import torch
+
+    from tenants.tuning.child.shared import SharedBase
+
+    torch.set_num_threads(1)
+    limits = ChildLimits(memory_bytes=0, file_bytes=0)
+    base = SharedBase(
+        SharedTask(
+            base=str(BASE), base_name=MODEL_NAME, device="cpu", threads=1, modules=MODULES,
+            rank=16, alpha=32, limits=limits,
+        )
+    )  # fmt: skip
+    rows: list[Row] = []
+    with TemporaryDirectory() as folder:
+        for batch, target in BATCHES.items():
+            rows += _compared(_jobs(base, Path(folder), batch), base, batch, scale.rounds, target)
+    rows.append(_memory(base))
+    return Report(
+        "Fine-tuning jobs together", rows, f"{JOBS} jobs of rank 16 in one process, one thread."
+    )
+
+
+def _jobs(base: Any, folder: Path, batch: int) -> list[Any]:
+    from tenants.tuning.child.learning import Lessons
+
+    found = []
+    for number in range(JOBS):
+        own = folder / f"{batch}-{number}"
+        own.mkdir()
+        (own / TRAINING).write_text("".join(f"{json.dumps(row)}\n" for row in _rows(number)))
+        task = TuningTask(
+            share=str(number), seed=number, method="supervised", beta=0, n_epochs=1_000,
+            batch_size=batch, rate=1e-3, max_row_tokens=512, max_tokens=1 << 40,
+            save_every_s=1 << 30,
+        )  # fmt: skip
+        found.append(Lessons(base, task, own, lambda said: None))
+    return found
+
+
+def _rows(seed: int) -> list[dict[str, Any]]:
+    """Dialogues whose questions and answers have some ten words in the middle, sixty at most."""
+    drawn = random.Random(seed)
+
+    def text() -> str:
+        count = min(60, max(1, round(drawn.lognormvariate(2.2, 0.7))))
+        return " ".join(drawn.choices(WORDS, k=count))
+
+    return [
+        {"messages": [{"role": role, "content": text()} for role in ("user", "assistant")]}
+        for _ in range(ROWS)
+    ]
+
+
+def _compared(
+    jobs: Sequence[Any], base: Any, batch: int, rounds: int, target: float | None
+) -> list[Row]:
+    ways = {"together": [jobs], "in turn": [[job] for job in jobs]}
+    speeds: dict[str, list[float]] = {way: [] for way in ways}
+    for groups in ways.values():
+        _tokens(groups, base)  # warm
+    for _ in range(rounds):
+        for way, groups in ways.items():
+            began = time.process_time()
+            tokens = sum(_tokens(groups, base) for _ in range(STEPS))
+            speeds[way].append(tokens / (time.process_time() - began))
+    found = {way: Figure.of(speed) for way, speed in speeds.items()}
+    what = f"{batch} row{'s' if batch > 1 else ''} of each job"
+    return [
+        *(Row(f"{what}, {way}", speed, "tokens/CPU s") for way, speed in found.items()),
+        Row(f"{what}: ratio", found["together"].over(found["in turn"]), "x", at_least=target),
+    ]
+
+
+def _tokens(groups: Sequence[Sequence[Any]], base: Any) -> int:
+    """Take a step of each job; returns the tokens that were trained."""
+    from tenants.tuning.child.learning import learn
+
+    tokens = 0
+    for group in groups:
+        batches = [(job.learner, job.batch()) for job in group]
+        tokens += sum(example.tokens for _, batch in batches for example in batch)
+        for job, loss in zip(group, learn(base, batches), strict=True):
+            job.advance(loss)
+    return tokens
+
+
+def _memory(base: Any) -> Row:
+    """What one more job takes, its weights, gradients and two moments, beside the base model."""
+    own = 4 * sum(one.numel() * one.element_size() for one in base.new_adapter(0).all)
+    model = sum(one.numel() * one.element_size() for one in base._model.parameters())
+    return Row("memory of one more job", Figure.of([own / model]), "of the base model's")
