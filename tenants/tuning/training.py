@@ -344,7 +344,7 @@ class _Member:
                 self.job.fail(message.code, message.message, message.param)
                 return LeftJob(self.job)
             case "stopped":
-                return LeftJob(self.job)
+                return LeftJob(self.job, unfinished=self._is_in(TuningStatus.RUNNING))
             case "trained":
                 self.job.note(held=self._held())
                 lineage = _lineage(self.job, self._digest, message)
@@ -392,11 +392,15 @@ class _Member:
     def _store(self, name: str) -> None:
         """Take the saved state away from the process, for whoever goes on."""
         path = self.folder / Path(name).name
-        here = FineTuningJob.objects.filter(pk=self.job.pk, run=self.job.run)
-        if here.filter(status__in=(TuningStatus.RUNNING, TuningStatus.PAUSED)).exists():
+        if self._is_in(TuningStatus.RUNNING, TuningStatus.PAUSED):
             with path.open("rb") as file:
                 blobs.keep(self.job.pk, file)
         path.unlink(missing_ok=True)
+
+    def _is_in(self, *statuses: TuningStatus) -> bool:
+        """Whether the job is there, not another trainer's, and in one of these states."""
+        here = FineTuningJob.objects.filter(pk=self.job.pk, run=self.job.run)
+        return here.filter(status__in=statuses).exists()
 
 
 def _task(job: FineTuningJob) -> TuningTask:

@@ -100,8 +100,8 @@ def test_rows_become_an_adapter_that_is_called_evaluated_split_and_promoted(
         assert version["report"]["training"]["trained_tokens"] == jobs[0].trained_tokens
         told.append(version)
         folder = snapshot_download(
-            f"{tenants[0].slug}/{name}", endpoint=f"{stack.console_url}/hub", local_dir=tmp_path / "tuned",
-            token=stack.key(tenants[0].slug),
+            f"{tenants[0].slug}/{name}", endpoint=f"{stack.console_url}/hub",
+            local_dir=tmp_path / "tuned", token=stack.key(tenants[0].slug),
         )  # fmt: skip
         upload(manager, "answers", ADAPTERS[tenants[0].adapter])
         upload(manager, "answers", Path(folder))
