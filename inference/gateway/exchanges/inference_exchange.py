@@ -26,6 +26,8 @@ from inference.operations import openai
 from inference.operations.operation import Call
 from inference.tracing import Span
 
+ADAPTER_HEADER = b"x-lorikeet-adapter"
+"""The adapter version that answered: `name@digest`."""
 REPLAYED = (b"idempotent-replayed", b"true")
 
 
@@ -93,6 +95,8 @@ class InferenceExchange(Exchange):
         if self.reservation is not None:
             for what, room in self.reservation.rooms.items():
                 found += _room_headers(what, room)
+        if self.stream is not None and (adapter := self.stream.request.target.adapter):
+            found.append((ADAPTER_HEADER, adapter.name.partition("/")[2].encode()))
         return found
 
     async def reply(self, status: int, data: bytes, headers: Headers = ()) -> None:

@@ -36,8 +36,10 @@ class AdapterSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Ada
 
     class Meta:
         model = Adapter
-        fields = ["name", "base_model", "pinned", "aliases", "created_by", "created_at"]
-        read_only_fields = ["name", "created_at"]
+        fields = [
+            "name", "base_model", "pinned", "short_lived", "aliases", "created_by", "created_at",
+        ]  # fmt: skip
+        read_only_fields = ["name", "short_lived", "created_at"]
 
 
 class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
@@ -58,12 +60,15 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     config = serializers.DictField(help_text="Content of adapter_config.json.")
     report = serializers.DictField(help_text="Results of the checks and of the probe.")
     created_by = Creator()
+    expires_at = serializers.DateTimeField(
+        read_only=True, allow_null=True, help_text="null: it does not expire."
+    )
 
     class Meta:
         model = AdapterVersion
         fields = [
             "adapter", "number", "digest", "state", "aliases", "size_bytes", "trained_on",
-            "converted", "left_out", "config", "report", "created_by", "created_at",
+            "converted", "left_out", "config", "report", "created_by", "created_at", "expires_at",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
