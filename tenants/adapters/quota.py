@@ -85,8 +85,6 @@ def require_room_for_upload(tenant: Tenant, upload: UploadSession) -> None:
     """Raises UploadRefused if the stored versions and unfinished uploads of a `locked` tenant leave
     no room for this upload."""
     others = tenant.uploads.unfinished().exclude(pk=upload.pk)
-    coming = others.aggregate(
-        n=Count("pk", filter=Q(short_lived=False)), bytes=Sum("length_bytes")
-    )
+    coming = others.aggregate(n=Count("pk", filter=Q(short_lived=False)), bytes=Sum("length_bytes"))
     versions = 0 if upload.short_lived else coming["n"] + 1
     Storage.of(tenant).require((coming["bytes"] or 0) + upload.length_bytes, versions)

@@ -74,7 +74,7 @@ class FileIntake:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"] if scope["method"] == "POST" else ""
-        if JSON.fullmatch(path) or path == LOAD and not _is_form(scope):
+        if JSON.fullmatch(path) or (path == LOAD and not _is_form(scope)):
             await self._bounded(MAX_JSON_BYTES, scope, receive, send)
         elif path == FILES:
             announced = content_length(dict(scope["headers"]))

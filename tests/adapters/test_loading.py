@@ -71,7 +71,7 @@ def zipped(**changes: Any) -> bytes:
     return make_zip([(CONFIG, config_bytes(**changes)), (WEIGHTS, lora().bytes())])
 
 
-def load(key: Key, path: str, name: str = "policy", **fields: Any) -> httpx.Response:
+def load(key: Key, path: str, *, name: str = "policy", **fields: Any) -> httpx.Response:
     return post(key, "load_lora_adapter", json={"lora_name": name, "lora_path": path} | fields)
 
 
@@ -96,7 +96,7 @@ def test_each_step_replaces_what_the_name_answers_with(key: Key, tenant: Tenant)
     seen = []
     for step in range(3):
         # What SkyRL and prime-rl send; vLLM 0.32 has `load_inplace`.
-        body = {"load_inplace": True} if step else {}
+        body: dict[str, Any] = {"load_inplace": True} if step else {}
         answer = load(key, stored(key, zipped(lora_alpha=step + 1)), **body)
         assert (answer.status_code, answer.text) == (
             200,
@@ -178,7 +178,7 @@ def test_refusals_of_vllm(key: Key) -> None:
 )  # fmt: skip
 def test_no_path_of_the_server_is_read(key: Key, path: str) -> None:
     said = message(load(key, path), 400)
-    assert "/v1/files" in said and "multipart/form-data" in said or "null character" in said
+    assert ("/v1/files" in said and "multipart/form-data" in said) or "null character" in said
     assert not UploadSession.objects.exists()
 
 
@@ -215,8 +215,9 @@ def test_a_bad_step_leaves_the_one_before(key: Key) -> None:
 
 def test_an_ordinary_adapter_is_not_replaced(key: Key, tenant: Tenant, base_model: Any) -> None:
     make_version(Adapter.objects.create(tenant=tenant, name="policy", base_model=base_model))
-    for fields in ({}, {"load_inplace": True}):
-        assert "another name" in message(load(key, stored(key, zipped()), **fields), 400)
+    for inplace in (False, True):
+        refused = load(key, stored(key, zipped()), load_inplace=inplace)
+        assert "another name" in message(refused, 400)
     assert message(unload(key), 404)
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from inference.errors import InferenceError, Unavailable
 from inference.gateway import idempotency
 from inference.gateway.exchanges.exchange import (
+    ADAPTER_HEADER,
     EVENT_STREAM,
     Exchange,
     Headers,
@@ -26,8 +27,6 @@ from inference.operations import openai
 from inference.operations.operation import Call
 from inference.tracing import Span
 
-ADAPTER_HEADER = b"x-lorikeet-adapter"
-"""The adapter version that answered: `name@digest`."""
 REPLAYED = (b"idempotent-replayed", b"true")
 
 

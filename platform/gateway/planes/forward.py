@@ -19,8 +19,14 @@ import httpx
 import structlog
 
 from inference.errors import ClientDisconnected, InferenceError, Overloaded, Unavailable
-from inference.gateway.exchanges.exchange import Exchange, Headers, Receive, Scope, Send
-from inference.gateway.exchanges.inference_exchange import ADAPTER_HEADER
+from inference.gateway.exchanges.exchange import (
+    ADAPTER_HEADER,
+    Exchange,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+)
 from inference.interfaces.directory import Grant
 from inference.key_headers import KEY_HEADERS
 from inference.operations.messages.messages import MESSAGES

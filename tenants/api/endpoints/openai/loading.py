@@ -26,7 +26,7 @@ from inference.errors import (
     StorageFull,
     Unavailable,
 )
-from inference.gateway.exchanges.inference_exchange import ADAPTER_HEADER
+from inference.gateway.exchanges.exchange import ADAPTER_HEADER
 from tenants.adapters import short_lived
 from tenants.adapters.uploads import handover
 from tenants.adapters.uploads.keeping import Destination
@@ -109,7 +109,9 @@ def _form(request: HttpRequest) -> tuple[LoadAdapterRequest, list[UploadedFile[b
     except (MultiPartParserError, BadRequest) as error:
         raise InvalidRequest(f"The body cannot be parsed: {error}.") from error
     given: Mapping[str, Any] = {name: FLAGS.get(text, text) for name, text in fields.items()}
-    texts = {name: fields[name] for name in ("lora_name", "lora_path", "base_model") & fields.keys()}
+    texts = {
+        name: fields[name] for name in ("lora_name", "lora_path", "base_model") & fields.keys()
+    }
     try:
         wanted = msgspec.convert({**given, **texts}, LoadAdapterRequest)
     except msgspec.ValidationError as error:
