@@ -161,8 +161,11 @@ class Adapter(models.Model):
         """Point the alias at the version; creates the alias if it does not exist.
 
         Raises:
+            EvalMissed: the alias requires an eval that the version has not passed.
             VersionNotReady: the version is not ready, or is another adapter's.
         """
+        if gate := self.gates.filter(alias=alias).select_related("eval").first():
+            gate.require(version)
         try:
             with transaction.atomic():
                 pointer, made = self.aliases.get_or_create(
@@ -321,14 +324,16 @@ class AdapterVersion(models.Model):
             raise IllegalTransition(f"A version that is {self.state} cannot become {state}.")
 
     def become_ready(self, **fields: Any) -> None:
-        """Make the version ready, and live if the adapter has no live version yet.
+        """Make the version ready, and live if the adapter has no live version yet and requires no
+        eval for one.
 
         Raises:
             IllegalTransition: it is not being probed.
         """
         with transaction.atomic():
             self.advance(State.READY, **fields)
-            self.adapter.aliases.get_or_create(name=LIVE, defaults={"version": self})
+            if not self.adapter.gates.filter(alias=LIVE).exists():
+                self.adapter.aliases.get_or_create(name=LIVE, defaults={"version": self})
 
     def archive(self) -> None:
         """Take it out of service; every engine unloads it. Uploading its content restores it.

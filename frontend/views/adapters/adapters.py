@@ -33,7 +33,7 @@ from frontend import bulk
 from frontend.lists import Sort, older_page_of, page_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.fingerprints import fingerprint, not_modified
-from frontend.views.adapters.split_figures import splits_of, with_splits
+from frontend.views.adapters.split_figures import gates_of, splits_of, with_splits
 from frontend.views.adapters.traffic import (
     AdapterTraffic,
     of_adapters,
@@ -343,6 +343,7 @@ def _page(
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,
         **splits_of(adapter),
+        "gates": gates_of(adapter),
         "may_pin": caller.may(Permission.OPERATE),
         "may_try": caller.may(Permission.USE_PLAYGROUND),
         "fingerprint": seen,
