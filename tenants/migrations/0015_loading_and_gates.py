@@ -46,6 +46,7 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RunSQL((SQL / "notifications.sql").read_text()),
+        migrations.RunSQL((SQL / "audit.sql").read_text()),
         migrations.CreateModel(
             name="PromotionGate",
             fields=[

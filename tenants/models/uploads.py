@@ -42,6 +42,11 @@ class UploadSessionQuerySet(models.QuerySet["UploadSession"]):
         """Excludes uploads whose request is still being received: only their size is known."""
         return self.exclude(file_name="")
 
+    def lasting(self) -> UploadSessionQuerySet:
+        """Uploads whose version does not expire. The others are counted as loads
+        (`short_lived.check_bounds`), so nobody lists or deletes them."""
+        return self.filter(short_lived=False)
+
     def expired(self) -> UploadSessionQuerySet:
         return self.filter(expires_at__lte=timezone.now())
 

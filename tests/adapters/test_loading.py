@@ -116,6 +116,8 @@ def test_each_step_replaces_what_the_name_answers_with(key: Key, tenant: Tenant)
     changed = AuditEntry.objects.filter(tenant=tenant, kind__in=["adapter", "version", "alias"])
     assert {one.actor_kind for one in changed} == {"key"}
     assert changed.filter(kind="adapter", action="deleted").exists()
+    versions = changed.filter(kind="version").values_list("action", flat=True)
+    assert list(versions) == ["created"] * 3, "the alias says the rest"
 
 
 def test_it_is_not_probed_and_nobody_is_notified(key: Key, tenant: Tenant, gateway: Any) -> None:
@@ -281,6 +283,7 @@ def test_how_often_a_tenant_may_load(key: Key, settings: Settings) -> None:
     settings.TENANT_LOADS_PER_MINUTE = 1
     id = stored(key, zipped())
     assert load(key, id).status_code == 200
+    assert not UploadSession.objects.lasting().exists(), "they can't be deleted, to load more"
     refused = load(key, id, load_inplace=True)
     assert "in the last minute" in message(refused, 429)
     assert refused.headers["retry-after"] == "60"

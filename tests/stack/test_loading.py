@@ -25,9 +25,9 @@ def test_a_loop_samples_from_each_step_that_it_loads(stack: Stack, tmp_path: Pat
         for number, folder in enumerate(steps):
             loaded = _load(client, _stored(client, folder), load_inplace=number > 0)
             assert loaded.text == f"Success: LoRA adapter '{NAME}' added successfully."
-            until(lambda loaded=loaded: _header(_asked(client)) == _header(loaded))
-        (earlier,) = {_header(_load(client, _stored(client, steps[0]), load_inplace=True))}
-        until(lambda: _header(_asked(client)) == earlier)
+            _await(client, _header(loaded))
+        earlier = _header(_load(client, _stored(client, steps[0]), load_inplace=True))
+        _await(client, earlier)
         by_digest = _asked(client, model=earlier)
         assert by_digest.status_code == 200 and _header(by_digest) == earlier
         gone = client.post("/v1/unload_lora_adapter", json={"lora_name": NAME})
@@ -59,5 +59,11 @@ def _asked(client: httpx.Client, model: str = NAME) -> httpx.Response:
     return client.post("/v1/chat/completions", json=body)
 
 
+def _await(client: httpx.Client, version: str) -> None:
+    """Ask until this version answers, which takes as long as gateways need to hear of it."""
+    until(lambda: _header(_asked(client)) == version)
+
+
 def _header(answer: httpx.Response) -> str:
-    return answer.headers.get("x-lorikeet-adapter", "")
+    found: str = answer.headers.get("x-lorikeet-adapter", "")
+    return found

@@ -163,7 +163,8 @@ def _list(
     sort = Sort.of(wanted.get("sort", ""), SORTS, unique="name", usual="state")
     matching = _matching(caller, sort, wanted.get("q", ""), wanted.get("state", ""))
     found, last = page_of(sort.behind(matching, wanted.get("after", "")))
-    unfinished = list(caller.tenant.uploads.unfinished().named().select_related("created_by"))
+    uploads = caller.tenant.uploads.unfinished().lasting()
+    unfinished = list(uploads.named().select_related("created_by"))
     context = {
         "rows": _rows(caller.tenant, found),
         "last": last,
@@ -251,7 +252,7 @@ def _dialog(
 @tenant_page(EDIT)
 def discard(request: HttpRequest, caller: Caller, id: UUID) -> HttpResponse:
     """Discard an unfinished upload."""
-    session = get_object_or_404(caller.tenant.uploads.unfinished(), pk=id)
+    session = get_object_or_404(caller.tenant.uploads.unfinished().lasting(), pk=id)
     parts.discard(session)
     messages.success(request, f"The upload of {session.file_name} is discarded.")
     return redirect("adapters", caller.tenant.slug)

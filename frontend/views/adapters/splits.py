@@ -157,7 +157,7 @@ def _form_page(request: HttpRequest, adapter: Adapter, form: SplitForm) -> HttpR
     return render(request, "adapters/split.html", context, status=422 if form.errors else 200)
 
 
-class WeightForm(forms.Form):
+class SplitWeightForm(forms.Form):
     """The share of a split's candidate."""
 
     weight = forms.IntegerField(min_value=0, max_value=MAX_WEIGHT)
@@ -168,7 +168,7 @@ class WeightForm(forms.Form):
 def weigh(request: HttpRequest, caller: Caller, name: str, pk: int) -> HttpResponse:
     """Set the weight of a split."""
     found = get_object_or_404(find(caller, name).splits.select_related("candidate"), pk=pk)
-    form = WeightForm(request.POST)
+    form = SplitWeightForm(request.POST)
     if not form.is_valid():
         messages.error(request, f"The weight must be a whole number from 0 to {MAX_WEIGHT}.")
         return redirect("adapters-one", caller.tenant.slug, name)
