@@ -27,7 +27,7 @@ from frontend.views import (
     tickets,
     usage,
 )
-from frontend.views.adapters import adapters, splits, versions
+from frontend.views.adapters import adapters, gates, splits, versions
 from frontend.views.batches import batches, creating, files
 from frontend.views.evals import comparison, evals
 from frontend.views.evals import runs as eval_runs
@@ -55,11 +55,14 @@ ADAPTER = [
     path("delete", adapters.retire, name="adapters-retire"),
     path("aliases/<str:alias>/roll-back", adapters.roll_back, name="adapters-rollback"),
     path("aliases/<str:alias>/delete", adapters.drop_alias, name="adapters-unalias"),
+    path("gates", gates.gates, name="adapters-gates"),
+    path("gates/<int:pk>/delete", gates.remove, name="adapters-ungate"),
     path("split", splits.start, name="adapters-split"),
     *(
         path(f"splits/<int:pk>/{what}", splits.act, {"what": what}, name=f"adapters-split-{what}")
         for what in ("pause", "resume", "promote", "stop")
     ),
+    path("splits/<int:pk>/weight", splits.weigh, name="adapters-split-weigh"),
     path("versions/<int:number>", versions.version, name="adapters-version"),
     path("versions/<int:number>/diff", versions.diff, name="adapters-diff"),
     path("versions/archive", versions.archive_some, name="adapters-archive-some"),

@@ -261,6 +261,13 @@ class FileInUse(RequestError):
     http_status = 409
 
 
+class EvalInUse(RequestError):
+    """An alias of an adapter requires this eval."""
+
+    code = "eval_in_use"
+    http_status = 409
+
+
 class UploadEnded(RequestError):
     """The upload is already complete, cancelled or expired."""
 

@@ -40,6 +40,12 @@ class VersionNotReady(Refused):
     code = "version_not_ready"
 
 
+class EvalMissed(Refused):
+    """The version has not reached what the alias requires in an eval."""
+
+    code = "eval_missed"
+
+
 class VersionInUse(Refused):
     """An alias points at this version, or a running split uses it. Promote another version, delete
     the alias or end the split first."""

@@ -23,6 +23,8 @@ from django.core.files.storage import storages
 from django.db.models import Model
 from django.utils import timezone
 
+TENANT_FILES = "files"
+"""The storage of tenants' files."""
 SCRATCH_PREFIX = "making-"
 SCRATCH_PATTERNS = (f"{SCRATCH_PREFIX}*", "*.upload*")
 """What `scratch`, `scratch_folder` and Django's upload handlers leave behind if they are killed."""

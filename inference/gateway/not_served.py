@@ -11,9 +11,6 @@ from typing import Final
 _TEXT_ONLY = "Only text is supported."
 _RENDER = "Prompts are rendered by the engine alone: `/v1/tokenize` returns a chat as tokens."
 _HEALTH = "`/healthz` and `/readyz` say whether the server works."
-_ADAPTERS = (
-    "Adapters are uploaded, checked and versioned: see `/api/v1/adapters` of the management API."
-)
 _VECTORS = "Use `/v1/embeddings`, `/v1/score` or `/v1/rerank`."
 
 INSTEAD: Final = {
@@ -33,8 +30,6 @@ INSTEAD: Final = {
     "/v1/audio/transcriptions": _TEXT_ONLY,
     "/v1/audio/translations": _TEXT_ONLY,
     "/v1/audio/speech": _TEXT_ONLY,
-    "/v1/load_lora_adapter": _ADAPTERS,
-    "/v1/unload_lora_adapter": _ADAPTERS,
     "/v2/embed": "Cohere's form of embeddings is not supported. Use `/v1/embeddings`.",
     "/pooling": _VECTORS,
     "/classify": _VECTORS,

@@ -134,6 +134,11 @@ OTHER_BASE_MODEL = environ.choice("LORIKEET_OTHER_BASE_MODEL", ["confirm", "refu
 """Whether an adapter that names another base model is accepted after confirmation, or refused."""
 UPLOAD_WAIT_S = environ.integer("LORIKEET_UPLOAD_WAIT_S", 30)
 """How long a request waits for the worker's verdict on its upload before it is answered 202."""
+LOADED_ADAPTER_S = environ.integer("LORIKEET_LOADED_ADAPTER_S", 3600, low=60)
+"""How long a version that a training loop loads is kept (`/v1/load_lora_adapter`)."""
+TENANT_LOADED_ADAPTERS = environ.integer("LORIKEET_TENANT_LOADED_ADAPTERS", 16, low=1)
+TENANT_LOADS_PER_MINUTE = environ.integer("LORIKEET_TENANT_LOADS_PER_MINUTE", 30, low=1)
+"""Names under which a tenant has such versions, and how many it loads in a minute."""
 CHECK_CPU_S = environ.integer("LORIKEET_CHECK_CPU_S", 20, low=1)
 CHECK_TIME_S = environ.integer("LORIKEET_CHECK_TIME_S", 120, low=1)
 """Limits for reading an upload, and likewise for checking it, per started GiB."""

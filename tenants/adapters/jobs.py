@@ -24,11 +24,11 @@ from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 from procrastinate.jobs import Job
 
-from tenants.adapters import parity, probe, store, trials
+from tenants.adapters import parity, probe, short_lived, store, trials
 from tenants.adapters.checks.findings import Code, Finding, message_of
 from tenants.adapters.uploads import objects, parts
 from tenants.adapters.uploads.keeping import Destination, keep
-from tenants.adapters.uploads.refusals import UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.adapters.uploads.unpacking import unpacked
 from tenants.errors import IllegalTransition
 from tenants.models import (
@@ -110,7 +110,10 @@ def _outcome(session: UploadSession) -> dict[str, Any]:
     """The fields of the upload's row that say how it ended, or that it waits for another."""
     try:
         with unpacked(session) as upload:
-            version, kept = keep(Destination.of(session), upload, judge_later)
+            judge = _wait_for_caller if session.short_lived else judge_later
+            version, kept = keep(Destination.of(session), upload, judge)
+        if session.short_lived:
+            _serve_now(version)
     except UploadRefused as refusal:
         told = {"status": refusal.status_code, "code": refusal.code, "detail": refusal.message}
         return {"refusal": told}
@@ -118,6 +121,30 @@ def _outcome(session: UploadSession) -> dict[str, Any]:
         waits = {"oid": objects.WAITING_COMMIT, "received_at": None, "actor": None}
         return waits | {"length_bytes": parts.size(session.pk)}
     return {"version": version, "known": not kept}
+
+
+def _wait_for_caller(version: AdapterVersion) -> None:
+    """Queue no job: a short-lived version is checked by the job that unpacks it. If that is killed,
+    `resume` queues one."""
+
+
+def _serve_now(version: AdapterVersion) -> None:
+    """Check a short-lived version and serve it.
+
+    Raises:
+        UploadRefused: it was rejected, and is gone, or was unloaded meanwhile.
+    """
+    if version.state == State.READY:  # it was loaded before
+        return short_lived.serve(version)
+    judge_version(version_id=version.pk)
+    found = AdapterVersion.objects.filter(pk=version.pk).first()
+    if found is None:
+        told = "The adapter was unloaded before it was checked."
+        raise UploadRefused(UploadRefusal.ADAPTER_DELETED, told)
+    if found.state == State.REJECTED:
+        short_lived.discard(found)
+        finding = found.report["findings"][0]
+        raise UploadRefused(UploadRefusal.CHECKS_FAILED, finding["message"])
 
 
 def _logged(ended: dict[str, Any]) -> dict[str, str]:
@@ -158,7 +185,9 @@ def judge_version(version_id: int) -> None:
     try:
         if version.state == State.VALIDATING:
             _check(version)
-        if version.state == State.PROBING:
+        if version.state == State.PROBING and version.expires_at is not None:
+            short_lived.serve(version)
+        elif version.state == State.PROBING:
             _probe(version)
     except IllegalTransition:  # another run of the job, or a user, changed the state first
         log.info("adapter_judged_elsewhere", version=str(version), state=version.state)
@@ -297,6 +326,13 @@ def clean_up(timestamp: int) -> None:
     remove_expired()
     remove_unused()
     resume()
+
+
+@app.periodic(cron="* * * * *")
+@app.task(name="remove_short_lived", queueing_lock="remove_short_lived")
+def remove_short_lived(timestamp: int) -> None:
+    """Delete short-lived versions that have expired."""
+    short_lived.remove_expired()
 
 
 def remove_abandoned() -> None:

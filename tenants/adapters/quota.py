@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Aggregate, Count, QuerySet, Subquery, Sum
+from django.db.models import Aggregate, Count, Q, QuerySet, Subquery, Sum
 
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.models import AdapterVersion, Tenant, UploadSession
@@ -25,7 +25,7 @@ from tenants.sizes import size
 @dataclass(frozen=True, slots=True)
 class Storage:
     """What a tenant stores, and its maximum. Versions count in every state, even without files,
-    because each keeps a report."""
+    because each keeps a report; short-lived ones only with their bytes."""
 
     stored_bytes: int
     max_stored_bytes: int
@@ -39,7 +39,7 @@ class Storage:
         if but is not None:
             versions = versions.exclude(pk=but.pk)
         found = Tenant.objects.filter(pk=tenant.pk).values_list(
-            _of(versions, Count("*"), by="adapter__tenant"),
+            _of(versions.filter(expires_at=None), Count("*"), by="adapter__tenant"),
             _of(versions.exclude(folder=""), Sum("size_bytes"), by="adapter__tenant"),
             _of(tenant.files.all(), Sum("size_bytes")),
             _of(tenant.file_uploads.pending(), Sum("size_bytes")),
@@ -85,5 +85,6 @@ def require_room_for_upload(tenant: Tenant, upload: UploadSession) -> None:
     """Raises UploadRefused if the stored versions and unfinished uploads of a `locked` tenant leave
     no room for this upload."""
     others = tenant.uploads.unfinished().exclude(pk=upload.pk)
-    coming = others.aggregate(n=Count("pk"), bytes=Sum("length_bytes"))
-    Storage.of(tenant).require((coming["bytes"] or 0) + upload.length_bytes, coming["n"] + 1)
+    coming = others.aggregate(n=Count("pk", filter=Q(short_lived=False)), bytes=Sum("length_bytes"))
+    versions = 0 if upload.short_lived else coming["n"] + 1
+    Storage.of(tenant).require((coming["bytes"] or 0) + upload.length_bytes, versions)

@@ -142,7 +142,10 @@ def untried(revision: PoolRevision, tenants: Iterable[int] | None = None) -> lis
     known = Trial.objects.filter(revision=revision, version=OuterRef("pk"))
     live = Alias.objects.filter(name=LIVE, version=OuterRef("pk"))
     versions = AdapterVersion.objects.filter(
-        ~Exists(known), state=State.READY, adapter__base_model=revision.base_model_id
+        ~Exists(known),
+        state=State.READY,
+        expires_at=None,
+        adapter__base_model=revision.base_model_id,
     ).annotate(is_live=Exists(live))
     if tenants is not None:
         versions = versions.filter(is_live=True, adapter__tenant__in=tenants)

@@ -12,6 +12,7 @@ from django.urls import URLPattern, URLResolver, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
+from tenants.api.endpoints.adapters.gates import AliasGate
 from tenants.api.endpoints.adapters.sessions import Uploads
 from tenants.api.endpoints.adapters.splits import AliasSplit, SplitHistory
 from tenants.api.endpoints.alerts import AlertRules
@@ -79,6 +80,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     ),
     path(
         "adapters/<str:name>/aliases/<str:alias>/roll_back", Aliases.as_view({"post": "roll_back"})
+    ),
+    path(
+        "adapters/<str:name>/aliases/<str:alias>/gate",
+        AliasGate.as_view(READ | {"put": "require"} | DELETE),
     ),
     path("adapters/<str:name>/splits", SplitHistory.as_view(LIST)),
     path("adapters/<str:name>/aliases/<str:alias>/split", AliasSplit.as_view(READ | CREATE)),

@@ -67,9 +67,11 @@ PRICES = ",".join(
     for tier, name in (("standard", "prices"), ("batch", "batch_prices"))
 )
 TRIED = """
-       ARRAY(SELECT r.digest FROM tenants_trial t
+       CASE WHEN v.expires_at IS NULL THEN ARRAY(
+             SELECT r.digest FROM tenants_trial t
              JOIN tenants_poolrevision r ON r.id = t.revision_id
-             WHERE t.version_id = v.id AND t.passed) AS tried"""
+             WHERE t.version_id = v.id AND t.passed) END AS tried"""
+# Short-lived versions are not probed: they may run on any revision.
 POOLS = """
 SELECT b.name AS base_model,
        ARRAY(SELECT digest FROM tenants_poolrevision

@@ -10,9 +10,9 @@ from typing import IO
 
 from django.core.files.storage import Storage, storages
 
-from tenants.storage import opened, scratch, store
+from tenants.storage import TENANT_FILES, opened, scratch, store
 
-PLACE = "files"
+PLACE = TENANT_FILES
 EXPORT_PREFIX = "export-"
 ID = re.compile(rf"(file-|part_|ftjob-|{EXPORT_PREFIX})[0-9a-f]{{24}}")
 

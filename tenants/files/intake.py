@@ -3,9 +3,10 @@ bodies reach it, because Django writes each body to disk before it authenticates
 
 A file, or a batch of messages, is accepted from a key that may send one, if its tenant has room for
 the announced length, a few at a time, up to MAX_FILE_BYTES (MAX_MESSAGES_BYTES). Parts of files are
-accepted likewise; their room was reserved when their upload began. JSON bodies are small. A form is
-accepted from a member who may send files, under the same conditions; a refused one is passed on
-with the reason, which its page shows. All other requests are passed on without a body.
+accepted likewise; their room was reserved when their upload began. So are forms with an adapter to
+load, whose room is checked once they are here. JSON bodies are small. A page's form is accepted
+from a member who may send files, under the same conditions; a refused one is passed on with the
+reason, which its page shows. All other requests are passed on without a body.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
 FORMS = re.compile(r"/t/(?P<tenant>[-a-zA-Z0-9_]+)/(files|batches/new|fine-tuning/new)")
 REFUSED = "lorikeet.file_refused"
 """Key of the error in the scope of a form whose body was refused."""
-JSON = re.compile(r"/v1/(batches|feedback|fine_tuning/jobs|uploads|uploads/[^/]+/complete)")
+JSON = re.compile(
+    r"/v1/(batches|feedback|fine_tuning/jobs|unload_lora_adapter|uploads|uploads/[^/]+/complete)"
+)
+LOAD = "/v1/load_lora_adapter"
 MAX_JSON_BYTES = 64 << 10
 EVALS = re.compile(r"/v1/evals(/[^/]+(/runs(/[^/]+)?)?)?")
 MAX_EVAL_BYTES = 8 << 20
@@ -70,7 +74,7 @@ class FileIntake:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"] if scope["method"] == "POST" else ""
-        if JSON.fullmatch(path):
+        if JSON.fullmatch(path) or (path == LOAD and not _is_form(scope)):
             await self._bounded(MAX_JSON_BYTES, scope, receive, send)
         elif path == FILES:
             announced = content_length(dict(scope["headers"]))
@@ -82,17 +86,28 @@ class FileIntake:
             await self._take(MAX_EVAL_BYTES, None, scope, receive, send)
         elif PARTS.fullmatch(path):
             await self._take(MAX_PART_BYTES, None, scope, receive, send)
+        elif path == LOAD:
+            editing = Permission.EDIT_ADAPTERS
+            most = settings.MAX_ADAPTER_BYTES
+            await self._take(most, None, scope, receive, send, permission=editing)
         elif form := FORMS.fullmatch(path):
             await self._take_form(form["tenant"], scope, receive, send)
         else:
             await without_body(self._app)(scope, receive, send)
 
     async def _take(
-        self, most: int, announced: int | None, scope: Scope, receive: Receive, send: Send
+        self,
+        most: int,
+        announced: int | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        permission: Permission = Permission.USE_FILES,
     ) -> None:
         exchange = _exchange(scope, receive, send)
         try:
-            tenant_id = await self._admit(exchange, announced)
+            tenant_id = await self._admit(exchange, announced, permission)
         except InferenceError as error:
             return await exchange.fail(error)
         await self._receive(tenant_id, most, scope, receive, send)
@@ -120,11 +135,13 @@ class FileIntake:
             return await without_body(self._app)({**scope, REFUSED: error}, receive, send)
         await self._receive(tenant_id, most, scope, receive, send)
 
-    async def _admit(self, exchange: Exchange, announced: int | None) -> int:
+    async def _admit(
+        self, exchange: Exchange, announced: int | None, permission: Permission
+    ) -> int:
         """The id of the tenant, if it may send a file now. `announced` is the length to check room
-        for, None if that was reserved before."""
+        for, None if that was reserved before or is checked later."""
         grant = await self._directory.authenticate(exchange.api_key())
-        grant.require(*TABLE[Permission.USE_FILES][1])
+        grant.require(*TABLE[permission][1])
         await self._require_room(grant.tenant_id, grant.tenant, announced)
         return grant.tenant_id
 
@@ -166,6 +183,11 @@ def _tenant_of_member(scope: Scope, slug: str) -> int | None:
     caller = Caller.of_user(user, slug) if isinstance(user, User) else None
     may = caller is not None and caller.may(Permission.USE_FILES)
     return caller.tenant.pk if caller is not None and may else None
+
+
+def _is_form(scope: Scope) -> bool:
+    said: bytes = dict(scope["headers"]).get(b"content-type", b"")
+    return said.lower().startswith(b"multipart/form-data")
 
 
 def _exchange(scope: Scope, receive: Receive, send: Send) -> Exchange:

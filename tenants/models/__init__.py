@@ -18,6 +18,7 @@ from tenants.models.fleet.pools import PoolRevision, RevisionMinute, Standing, T
 from tenants.models.fleet.processes import GatewayProcess
 from tenants.models.fleet.quarantine import QuarantinedEntry
 from tenants.models.fleet.rollouts import Rollout, RolloutState, RolloutTenant, Turn
+from tenants.models.gates import PromotionGate
 from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
@@ -78,6 +79,7 @@ __all__ = [
     "Notification",
     "PoolRevision",
     "Price",
+    "PromotionGate",
     "PromptSet",
     "Purpose",
     "QuarantinedEntry",

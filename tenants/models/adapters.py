@@ -117,6 +117,12 @@ class Adapter(models.Model):
         default=False,
         help_text="Engines keep its live version loaded. Only operators can set this.",
     )
+    short_lived = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="All its versions expire: a training loop loads them.",
+    )
     created_by = models.ForeignKey(
         User, models.SET_NULL, null=True, editable=False, related_name="+"
     )
@@ -155,8 +161,11 @@ class Adapter(models.Model):
         """Point the alias at the version; creates the alias if it does not exist.
 
         Raises:
+            EvalMissed: the alias requires an eval that the version has not passed.
             VersionNotReady: the version is not ready, or is another adapter's.
         """
+        if gate := self.gates.filter(alias=alias).select_related("eval").first():
+            gate.require(version)
         try:
             with transaction.atomic():
                 pointer, made = self.aliases.get_or_create(
@@ -217,7 +226,8 @@ class AdapterVersion(models.Model):
     `trained_on` is the base model that its `adapter_config.json` names; `converted` has a sentence
     for each change that was made to a file (its original is kept), by the file's name; `left_out`
     names what was sent with it and not read; `report` is the result of validation and probe;
-    `config` is the checked configuration.
+    `config` is the checked configuration. A version with `expires_at` is short-lived: it is not
+    probed, and deleted after that time (`tenants.adapters.short_lived`).
     """
 
     adapter = models.ForeignKey(
@@ -233,6 +243,7 @@ class AdapterVersion(models.Model):
     left_out = models.JSONField(default=list, blank=True)
     config = models.JSONField(default=dict, blank=True)
     report = models.JSONField(default=dict, blank=True)
+    expires_at = models.DateTimeField(null=True, editable=False)
     created_by = models.ForeignKey(
         User, models.SET_NULL, null=True, editable=False, related_name="+"
     )
@@ -261,6 +272,11 @@ class AdapterVersion(models.Model):
         ]
         indexes = [
             models.Index(fields=["digest"], name="version_by_digest"),
+            models.Index(
+                fields=["expires_at"],
+                condition=Q(expires_at__isnull=False),
+                name="version_by_expiry",
+            ),
             # Sums a tenant's stored bytes without reading all versions.
             models.Index(
                 fields=["adapter"],
@@ -308,14 +324,16 @@ class AdapterVersion(models.Model):
             raise IllegalTransition(f"A version that is {self.state} cannot become {state}.")
 
     def become_ready(self, **fields: Any) -> None:
-        """Make the version ready, and live if the adapter has no live version yet.
+        """Make the version ready, and live if the adapter has no live version yet and requires no
+        eval for one.
 
         Raises:
             IllegalTransition: it is not being probed.
         """
         with transaction.atomic():
             self.advance(State.READY, **fields)
-            self.adapter.aliases.get_or_create(name=LIVE, defaults={"version": self})
+            if not self.adapter.gates.filter(alias=LIVE).exists():
+                self.adapter.aliases.get_or_create(name=LIVE, defaults={"version": self})
 
     def archive(self) -> None:
         """Take it out of service; every engine unloads it. Uploading its content restores it.

@@ -35,6 +35,7 @@ SUBJECTS = {
     "version": "adapter version",
     "alias": "alias",
     "split": "split of an alias",
+    "gate": "eval that an alias requires",
     "price": "price",
     "credential": "engine credential",
     "quarantined": "quarantined entry",

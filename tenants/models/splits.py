@@ -26,6 +26,8 @@ MAX_KEPT = 50
 MAX_REQUESTS = 1_000_000
 MAX_HOURS = 90 * 24
 MAX_SECONDS = 600.0
+MAX_WEIGHT = 99
+"""Percent of a candidate; 100 would be a promotion."""
 HEADER = r"\A[A-Za-z0-9-]{1,64}\Z"
 
 
@@ -152,7 +154,7 @@ def check_weights(given: Any) -> None:
     whole = isinstance(given, list) and all(type(one) is int for one in given)
     if not whole or not 1 <= len(given) <= MAX_STEPS:
         raise ValidationError(f"`weights` must be a list of 1 to {MAX_STEPS} whole numbers.")
-    if given != sorted(set(given)) or not (given[0] >= 1 and given[-1] <= 99):
+    if given != sorted(set(given)) or not (given[0] >= 1 and given[-1] <= MAX_WEIGHT):
         raise ValidationError("`weights` must be percentages from 1 to 99, each above the last.")
 
 

@@ -42,6 +42,11 @@ class UploadSessionQuerySet(models.QuerySet["UploadSession"]):
         """Excludes uploads whose request is still being received: only their size is known."""
         return self.exclude(file_name="")
 
+    def lasting(self) -> UploadSessionQuerySet:
+        """Uploads whose version does not expire. The others are counted as loads
+        (`short_lived.check_bounds`), so nobody lists or deletes them."""
+        return self.filter(short_lived=False)
+
     def expired(self) -> UploadSessionQuerySet:
         return self.filter(expires_at__lte=timezone.now())
 
@@ -60,6 +65,9 @@ class UploadSession(models.Model):
     An upload with an `oid` is part of a push to the hub (`tenants.hub`) and waits for a commit that
     takes over its file: the weights alone, with their SHA-256, or a commit with one of the two
     files (`objects.WAITING_COMMIT`).
+
+    A `short_lived` one becomes a version that expires (`tenants.adapters.short_lived`). With a
+    `source_file` its archive is that file of the tenant (`StoredFile`), and it has no chunks.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -70,6 +78,10 @@ class UploadSession(models.Model):
     base_confirmed = models.BooleanField(default=False)
     metadata = models.TextField()
     oid = models.CharField(max_length=64, blank=True, editable=False, default="", db_default="")
+    short_lived = models.BooleanField(default=False, db_default=False, editable=False)
+    source_file = models.CharField(
+        max_length=32, blank=True, editable=False, default="", db_default=""
+    )
     length_bytes = models.PositiveBigIntegerField()
     left_out = models.JSONField(default=list)
     version = models.ForeignKey(AdapterVersion, models.CASCADE, null=True, related_name="+")

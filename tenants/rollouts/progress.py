@@ -98,7 +98,10 @@ def _members(rollout: Rollout) -> Iterator[Member]:
     on = Q(aliases__version__trials__revision=rollout.revision)
     rows = (
         Adapter.objects.filter(
-            base_model=rollout.base_model_id, aliases__name=LIVE, tenant__status=ACTIVE
+            base_model=rollout.base_model_id,
+            short_lived=False,
+            aliases__name=LIVE,
+            tenant__status=ACTIVE,
         )
         .values("tenant_id", "tenant__slug")
         .annotate(

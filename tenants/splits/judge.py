@@ -8,7 +8,8 @@ Rules
        at the present one.
     3. At the last weight, with enough requests there, the candidate has passed if every guard is
        certain that it is not worse by more than its margin.
-    4. A split with too many requests, or that has run too long, is inconclusive.
+    4. A candidate that passed and is to be promoted by itself waits if it is `blocked`.
+    5. A split with too many requests, or that has run too long, is inconclusive.
 
 A guard without any request that counts, such as a score that nobody gave, never passes.
 """
@@ -57,6 +58,8 @@ class SplitPlan:
     """Of the candidate, since the weight was set."""
     hours: float
     """Since it began."""
+    blocked: str = ""
+    """Why the candidate may not be promoted, such as an eval that it did not pass; in words."""
 
 
 class Act(StrEnum):
@@ -87,7 +90,7 @@ def decide(plan: SplitPlan, guards: Sequence[JudgedGuard]) -> SplitDecision:
     """The next act."""
     failed = _with(guards, GuardVerdict.FAILED)
     undecided = _with(guards, GuardVerdict.UNDECIDED)
-    passed = not failed and not undecided and plan.next_weight is None
+    passed = not failed and not undecided and plan.next_weight is None and not plan.blocked
     if plan.paused:
         return SplitDecision(Act.HOLD, "It is paused.")
     if failed and plan.rolls_back:
@@ -110,13 +113,15 @@ def decide(plan: SplitPlan, guards: Sequence[JudgedGuard]) -> SplitDecision:
 def _at_last_weight(plan: SplitPlan, undecided: str) -> SplitDecision:
     if undecided:
         return SplitDecision(Act.HOLD, f"Not certain yet: {undecided}.")
+    if plan.promotes and plan.blocked:
+        return SplitDecision(Act.HOLD, f"All guards passed. {plan.blocked}")
     if plan.promotes:
         return SplitDecision(Act.PROMOTE, "All guards passed.")
     return SplitDecision(Act.HOLD, "All guards passed. Promote the candidate or roll it back.")
 
 
 def _limit(plan: SplitPlan) -> str:
-    """The limit of rule 4 that is reached, in words; empty if none is."""
+    """The limit of rule 5 that is reached, in words; empty if none is."""
     if plan.requests >= plan.max_requests:
         return f"{plan.requests:,} requests"
     return f"{plan.max_hours:g} hours" if plan.hours >= plan.max_hours else ""

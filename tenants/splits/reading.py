@@ -164,6 +164,7 @@ def judged(split: Split) -> list[JudgedGuard]:
 
 
 def plan_of(split: Split) -> SplitPlan:
+    gate = split.adapter.gates.filter(alias=split.alias).select_related("eval").first()
     return SplitPlan(
         weight=split.weight,
         next_weight=split.next_weight,
@@ -176,4 +177,5 @@ def plan_of(split: Split) -> SplitPlan:
         requests=sum(split.figures["requests"]),
         step_requests=split.step_requests,
         hours=(timezone.now() - split.created_at).total_seconds() / 3600,
+        blocked=gate.missed(split.candidate) if gate and split.promotes else "",
     )

@@ -23,7 +23,7 @@ from tests.adapters.conftest import FakeGateway
 from tests.adapters.working import run_worker
 from tests.client_cli.conftest import Run, adapter
 from tests.hub.conftest import Hub
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_eval, make_key, make_tenant, make_version
 from tests.tenants.spending import spend
 
 pytestmark = [
@@ -288,6 +288,18 @@ def test_promoting_and_rolling_back(signed_in: Run, support: Adapter) -> None:
     assert nowhere.code == 1 and nowhere.err.startswith("lorikeet: ")
     assert signed_in("adapters", "promote", "support", 9).code == 1
     assert signed_in("adapters", "promote", "nobody", 1).code == 4
+
+
+def test_an_alias_requires_an_eval(signed_in: Run, support: Adapter, tenant: Tenant) -> None:
+    eval = make_eval(tenant)
+    given = ("adapters", "require-eval", "support")
+    (gate,) = signed_in(*given, eval.pk, "--min-pass-rate", 0.8, "--json").json
+    assert (gate["alias"], gate["eval"], gate["min_pass_rate"]) == ("live", eval.pk, 0.8)
+    assert "80%" in signed_in(*given).out
+    refused = signed_in("adapters", "promote", "support", 2)
+    assert refused.code == 1 and "requires 80% in the eval" in refused.err
+    assert "requires no eval" in signed_in(*given, "--remove").err
+    assert signed_in("adapters", "promote", "support", 2).code == 0
 
 
 def test_a_split_from_its_start_to_its_end(signed_in: Run, support: Adapter) -> None:

@@ -34,7 +34,7 @@ FILLED = {
     "max_hours": "24",
     "rolls_back": "on",
 }
-ACTIONS = ("pause", "resume", "promote", "stop")
+ACTIONS = ("pause", "resume", "promote", "stop", "weigh")
 
 
 @pytest.fixture
@@ -157,3 +157,16 @@ def test_splits_of_another_tenant_are_not_found(split: Split, what: str) -> None
         assert client.post(asked).status_code == 404
     split.refresh_from_db()
     assert split.state == SplitState.RUNNING
+
+
+def test_its_weight_is_set(client: Client, split: Split) -> None:
+    page = client.get(url("adapters-one")).text
+    assert f'action="{url("adapters-split-weigh", split.pk)}"' in page
+    client.post(url("adapters-split-weigh", split.pk), {"weight": "37"})
+    split.refresh_from_db()
+    assert (split.weight, split.reason) == (37, "The weight was set.")
+    for wrong in ("100", "-1", "", "x"):
+        answer = client.post(url("adapters-split-weigh", split.pk), {"weight": wrong}, follow=True)
+        assert "from 0 to 99" in answer.text
+    split.refresh_from_db()
+    assert split.weight == 37

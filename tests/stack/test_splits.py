@@ -31,7 +31,7 @@ def test_a_tenth_of_the_users_gets_the_candidate_until_it_is_promoted(
     key = stack.key(SUPPORT.slug)
     with stack.manager(key) as manager:
         upload(manager, NAME, ADAPTERS["support"])
-        upload(manager, NAME, _changed(tmp_path / "second"))
+        upload(manager, NAME, changed(tmp_path / "second"))
         plan = {"version": 2, "weights": [WEIGHT], "sticky": "user"}
         split = manager.post(PATH, json=plan).json()
         users = [f"user {number}" for number in range(60)]
@@ -58,7 +58,7 @@ def test_a_tenth_of_the_users_gets_the_candidate_until_it_is_promoted(
         until(lambda: _version(stack, _asked(client, others[0])) == 2)
 
 
-def _changed(folder: Path) -> Path:
+def changed(folder: Path) -> Path:
     """A copy of the demo's adapter with other content."""
     shutil.copytree(ADAPTERS["support"], folder)
     config = json.loads((folder / CONFIG).read_text())

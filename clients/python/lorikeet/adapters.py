@@ -224,6 +224,40 @@ def promote(
     _show_alias(name, moved, as_json=as_json)
 
 
+@app.command("require-eval")
+def require_eval(
+    name: Name,
+    eval: Annotated[
+        str, typer.Argument(help="Id of the eval; without one, show what the aliases require.")
+    ] = "",
+    alias: AliasName = "live",
+    min_pass_rate: Annotated[
+        float, typer.Option(help="Share of rows that must pass, above 0 and at most 1.")
+    ] = 0.9,
+    remove: Annotated[bool, typer.Option("--remove", help="Require no eval any more.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Promote a version to an alias only if it passed an eval."""
+    path = f"adapters/{segment(name)}/aliases/{segment(alias)}/gate"
+    with connected() as api:
+        if remove:
+            api("DELETE", path)
+            return say(f"The alias {alias} of {name} requires no eval.")
+        if eval:
+            gates = [api("PUT", path, json={"eval": eval, "min_pass_rate": min_pass_rate})]
+        else:
+            gates = api("GET", f"adapters/{segment(name)}")["gates"]
+    show(
+        gates,
+        as_json=as_json,
+        columns=["Alias", "Eval", "Name", "Rows that pass"],
+        rows=[
+            (one["alias"], one["eval"], one["eval_name"], f"{100 * one['min_pass_rate']:g}%")
+            for one in gates
+        ],
+    )
+
+
 @app.command()
 def rollback(name: Name, alias: AliasName = "live", as_json: AsJson = False) -> None:
     """Point an alias back at its previous version."""

@@ -33,7 +33,7 @@ from frontend import bulk
 from frontend.lists import Sort, older_page_of, page_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.fingerprints import fingerprint, not_modified
-from frontend.views.adapters.split_figures import splits_of, with_splits
+from frontend.views.adapters.split_figures import gates_of, splits_of, with_splits
 from frontend.views.adapters.traffic import (
     AdapterTraffic,
     of_adapters,
@@ -163,7 +163,8 @@ def _list(
     sort = Sort.of(wanted.get("sort", ""), SORTS, unique="name", usual="state")
     matching = _matching(caller, sort, wanted.get("q", ""), wanted.get("state", ""))
     found, last = page_of(sort.behind(matching, wanted.get("after", "")))
-    unfinished = list(caller.tenant.uploads.unfinished().named().select_related("created_by"))
+    uploads = caller.tenant.uploads.unfinished().lasting()
+    unfinished = list(uploads.named().select_related("created_by"))
     context = {
         "rows": _rows(caller.tenant, found),
         "last": last,
@@ -251,7 +252,7 @@ def _dialog(
 @tenant_page(EDIT)
 def discard(request: HttpRequest, caller: Caller, id: UUID) -> HttpResponse:
     """Discard an unfinished upload."""
-    session = get_object_or_404(caller.tenant.uploads.unfinished(), pk=id)
+    session = get_object_or_404(caller.tenant.uploads.unfinished().lasting(), pk=id)
     parts.discard(session)
     messages.success(request, f"The upload of {session.file_name} is discarded.")
     return redirect("adapters", caller.tenant.slug)
@@ -343,6 +344,7 @@ def _page(
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,
         **splits_of(adapter),
+        "gates": gates_of(adapter),
         "may_pin": caller.may(Permission.OPERATE),
         "may_try": caller.may(Permission.USE_PLAYGROUND),
         "fingerprint": seen,

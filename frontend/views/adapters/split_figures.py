@@ -1,4 +1,4 @@
-"""Splits as the page of their adapter shows them."""
+"""Splits, and required evals, as the page of their adapter shows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db.models import F, OuterRef, QuerySet
 from django.db.models.functions import JSONObject
 
 from inference.splitting import StickyBy
-from tenants.models import Adapter, Split
+from tenants.models import Adapter, Eval, PromotionGate, Split
 from tenants.models.splits import Guard, GuardKind
 from tenants.splits.judge import GuardVerdict
 
@@ -23,6 +23,7 @@ COLUMNS = (
     "id", "alias", "state", "reason", "weight", "weights", "min_requests", "max_requests",
     "max_hours", "sticky", "header", "guards", "rolls_back", "promotes", "figures", "ended_at",
 )  # fmt: skip
+GATE = ("id", "alias", "min_pass_rate", "eval__pk", "eval__name")
 NUMBERS = ("stable__number", "candidate__number")
 STICKY = {
     StickyBy.USER: "the field user",
@@ -78,11 +79,24 @@ class ShownSplit:
 
 
 def with_splits(adapters: QuerySet[Adapter]) -> QuerySet[Adapter]:
-    """The adapters with their last splits, which saves a query."""
+    """The adapters with their last splits, and what their aliases require, which saves queries."""
     columns = JSONObject(**{name: name for name in (*COLUMNS, *NUMBERS)})
     latest = Split.objects.order_by(F("ended_at").desc(nulls_first=True), "-pk")
     of_adapter = latest.filter(adapter=OuterRef("pk")).values(shown=columns)
-    return adapters.annotate(found_splits=ArraySubquery(of_adapter[:MOST]))
+    gate = JSONObject(**{name: name for name in GATE})
+    gates = PromotionGate.objects.filter(adapter=OuterRef("pk")).values(shown=gate)
+    return adapters.annotate(
+        found_splits=ArraySubquery(of_adapter[:MOST]), found_gates=ArraySubquery(gates)
+    )
+
+
+def gates_of(adapter: Any) -> list[PromotionGate]:
+    """What the aliases of an adapter require (`with_splits`)."""
+    found = []
+    for fields in adapter.found_gates:
+        eval = Eval(pk=fields.pop("eval__pk"), name=fields.pop("eval__name"))
+        found.append(PromotionGate(eval=eval, **fields))
+    return found
 
 
 def splits_of(adapter: Any) -> Mapping[str, Any]:

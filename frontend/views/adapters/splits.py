@@ -19,7 +19,7 @@ from inference.splitting import StickyBy
 from tenants.errors import Refused
 from tenants.models import Adapter, AdapterVersion, Alias, Split, SplitState, State
 from tenants.models.annotations import is_word
-from tenants.models.splits import MAX_SECONDS, GuardKind, check_weights
+from tenants.models.splits import MAX_SECONDS, MAX_WEIGHT, GuardKind, check_weights
 from tenants.permissions import Caller
 
 
@@ -157,10 +157,32 @@ def _form_page(request: HttpRequest, adapter: Adapter, form: SplitForm) -> HttpR
     return render(request, "adapters/split.html", context, status=422 if form.errors else 200)
 
 
+class SplitWeightForm(forms.Form):
+    """The share of a split's candidate."""
+
+    weight = forms.IntegerField(min_value=0, max_value=MAX_WEIGHT)
+
+
+@require_POST
+@tenant_page(EDIT)
+def weigh(request: HttpRequest, caller: Caller, name: str, pk: int) -> HttpResponse:
+    """Set the weight of a split."""
+    found = get_object_or_404(find(caller, name).splits.select_related("candidate"), pk=pk)
+    form = SplitWeightForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, f"The weight must be a whole number from 0 to {MAX_WEIGHT}.")
+        return redirect("adapters-one", caller.tenant.slug, name)
+    with refusals_told(request):
+        found.set_weight(form.cleaned_data["weight"], "The weight was set.")
+        said = f"Version {found.candidate.number} gets {found.weight}% from now on."
+        messages.success(request, said)
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
 @require_POST
 @tenant_page(EDIT)
 def act(request: HttpRequest, caller: Caller, name: str, pk: int, what: str) -> HttpResponse:
-    """Pause, resume, promote, stop or weigh a split."""
+    """Pause, resume, promote or stop a split."""
     found = get_object_or_404(find(caller, name).splits.select_related("candidate"), pk=pk)
     with refusals_told(request):
         messages.success(request, _done(found, what))

@@ -48,6 +48,8 @@ IGNORED = ("api-version", "beta")
 PLAIN = (b"", b"identity")
 """Content encodings of an uncompressed body."""
 
+ADAPTER_HEADER = b"x-lorikeet-adapter"
+"""The adapter version that answered, or that was loaded: `name@digest`."""
 JSON: Headers = [(b"content-type", b"application/json")]
 EVENT_STREAM: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

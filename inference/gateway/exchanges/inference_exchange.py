@@ -9,6 +9,7 @@ from typing import Protocol
 from inference.errors import InferenceError, Unavailable
 from inference.gateway import idempotency
 from inference.gateway.exchanges.exchange import (
+    ADAPTER_HEADER,
     EVENT_STREAM,
     Exchange,
     Headers,
@@ -93,6 +94,8 @@ class InferenceExchange(Exchange):
         if self.reservation is not None:
             for what, room in self.reservation.rooms.items():
                 found += _room_headers(what, room)
+        if self.stream is not None and (adapter := self.stream.request.target.adapter):
+            found.append((ADAPTER_HEADER, adapter.name.partition("/")[2].encode()))
         return found
 
     async def reply(self, status: int, data: bytes, headers: Headers = ()) -> None:

@@ -19,7 +19,14 @@ import httpx
 import structlog
 
 from inference.errors import ClientDisconnected, InferenceError, Overloaded, Unavailable
-from inference.gateway.exchanges.exchange import Exchange, Headers, Receive, Scope, Send
+from inference.gateway.exchanges.exchange import (
+    ADAPTER_HEADER,
+    Exchange,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+)
 from inference.interfaces.directory import Grant
 from inference.key_headers import KEY_HEADERS
 from inference.operations.messages.messages import MESSAGES
@@ -33,8 +40,10 @@ PATHS = (
     "/v1/feedback",
     "/v1/files",
     "/v1/fine_tuning",
+    "/v1/load_lora_adapter",
     "/v1/messages/batches",
     "/v1/organization",
+    "/v1/unload_lora_adapter",
     "/v1/uploads",
     "/v1/usage",
 )
@@ -55,7 +64,7 @@ OF_BODIES = {b"content-type", b"content-length", b"idempotency-key"}
 """Additionally, for requests with a body."""
 ANSWERED = {"content-type", "content-encoding", "content-length", "x-request-id", "link",
             "www-authenticate", "cache-control", "vary", "allow", "retry-after",
-            "x-content-type-options"}  # fmt: skip
+            "x-content-type-options", ADAPTER_HEADER.decode()}  # fmt: skip
 """Answer headers that are forwarded to the client."""
 FORWARDED = b"x-lorikeet-forwarded"
 METHODS = (
@@ -70,6 +79,7 @@ METHODS = (
     (re.compile(r"/v1/feedback"), ("POST",)),
     (re.compile(r"/v1/fine_tuning/jobs"), ("GET", "HEAD", "POST")),
     (re.compile(r"/v1/fine_tuning/jobs/[^/]+/(cancel|pause|resume)"), ("POST",)),
+    (re.compile(r"/v1/(un)?load_lora_adapter"), ("POST",)),
     (re.compile(r"/v1/messages/batches/[^/]+"), ("GET", "HEAD", "DELETE")),
 )
 """Allowed methods by path; GET and HEAD for all other paths."""

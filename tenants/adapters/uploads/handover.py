@@ -18,14 +18,15 @@ from django.db import connection, models, transaction
 from django.utils import timezone
 
 from inference.content import CONFIG, WEIGHTS
-from tenants.adapters import jobs, quota
+from tenants.adapters import jobs, quota, short_lived
+from tenants.adapters.checks.findings import shown
 from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.keeping import Destination
-from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
-from tenants.adapters.uploads.selection import is_archive_name, select
-from tenants.models import Tenant, UploadChunk, UploadSession
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
+from tenants.adapters.uploads.selection import ARCHIVE_NAMES, is_archive_name, select
+from tenants.models import StoredFile, Tenant, UploadChunk, UploadSession
 from tenants.models.audit import Actor
-from tenants.models.uploads import expiry
+from tenants.models.uploads import RESERVED, expiry
 from tenants.sizes import size
 
 FIRST_LOOK_S, LONGEST_PAUSE_S = 0.02, 0.5
@@ -51,11 +52,10 @@ def receive(
     where.refuse_unless_possible()
     kept = where.tenant.uploads.filter(pk=reserved).first() if reserved else None
     session = kept or UploadSession(tenant=where.tenant)
-    session.adapter_name, session.file_name = where.name, file_name[-255:]
-    session.base_model_name, session.base_confirmed = where.base_name, where.base_confirmed
+    session.file_name = file_name[-255:]
     session.length_bytes = sum(file.size or 0 for file in by_name.values())
     session.left_out = left_out
-    session.created_by, session.expires_at = where.user, expiry()
+    _address(session, where)
     chunks = parts.stored(session.pk, by_name)
     try:
         with transaction.atomic():
@@ -66,6 +66,33 @@ def receive(
         parts.remove_bytes(one.pk for one in chunks)
         raise
     return session
+
+
+def receive_stored(where: Destination, file: StoredFile, actor: Actor) -> UploadSession:
+    """As `receive`, for an archive that is a file of the tenant. The file stays."""
+    where.refuse_unless_possible()
+    if not is_archive_name(file.filename):
+        raise UploadRefused(
+            UploadRefusal.ARCHIVE_UNSUPPORTED,
+            f"The file {file.pk} is named {shown(file.filename)}: it must be an archive of the "
+            f"adapter's folder ({', '.join(ARCHIVE_NAMES)}).",
+        )
+    if file.size_bytes > settings.MAX_ADAPTER_BYTES:
+        raise too_large(settings.MAX_ADAPTER_BYTES)
+    session = UploadSession(tenant=where.tenant, source_file=file.pk, file_name=file.filename)
+    session.length_bytes = file.size_bytes
+    _address(session, where)
+    with transaction.atomic():
+        admit(session)
+        hand_over(session, actor)
+    return session
+
+
+def _address(session: UploadSession, where: Destination) -> None:
+    session.adapter_name, session.created_by = where.name, where.user
+    session.base_model_name, session.base_confirmed = where.base_name, where.base_confirmed
+    session.short_lived = where.short_lived
+    session.expires_at = timezone.now() + RESERVED if where.short_lived else expiry()
 
 
 def _chosen(
@@ -96,6 +123,8 @@ def admit(session: UploadSession) -> None:
     """
     tenant = quota.locked(session.tenant_id)  # the next upload counts this one
     _check_under_way(tenant, session)
+    if session.short_lived:
+        short_lived.check_bounds(tenant, session.adapter_name)
     quota.require_room_for_upload(tenant, session)
     session.save()
 

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from tenants.adapters import quota, store
+from tenants.adapters import quota, short_lived, store
 from tenants.adapters.checks.findings import shown
 from tenants.adapters.uploads.base_names import may_be
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
@@ -27,19 +27,22 @@ WITHOUT_FILES = (State.UPLOADING, State.ARCHIVED)
 class Destination:
     """Where an upload belongs: the tenant's adapter `name`, which is created if it does not exist,
     on the base model `base_name` (empty: see `_base_model`). `base_confirmed` says whether `user`
-    accepted that the adapter names another base model."""
+    accepted that the adapter names another base model; `short_lived`, whether the version is to
+    expire, which all versions of an adapter do or none."""
 
     tenant: Tenant
     name: str
     base_name: str
     user: User | None
     base_confirmed: bool = False
+    short_lived: bool = False
 
     @classmethod
     def of(cls, session: UploadSession) -> Destination:
         name, base_name = session.adapter_name, session.base_model_name
         confirmed = session.base_confirmed
-        return cls(session.tenant, name, base_name, session.created_by, confirmed)
+        by, expires = session.created_by, session.short_lived
+        return cls(session.tenant, name, base_name, by, confirmed, expires)
 
     def refuse_unless_possible(self) -> None:
         """Raises UploadRefused for reasons that can be found without reading the files."""
@@ -119,6 +122,7 @@ def _base_model_asked(where: Destination) -> BaseModel | None:
     named = Adapter.objects.select_related("base_model").filter(tenant=where.tenant)
     adapter = named.filter(name=where.name).first()
     if adapter is not None:
+        _refuse_mixture(where, adapter)
         if asked and asked != adapter.base_model.name:
             raise UploadRefused(
                 UploadRefusal.BASE_MODEL_MISMATCH,
@@ -136,6 +140,18 @@ def _base_model_asked(where: Destination) -> BaseModel | None:
             f"The base model {shown(asked)} does not exist. Available: {known or 'none yet'}.",
         )
     return base_model
+
+
+def _refuse_mixture(where: Destination, adapter: Adapter) -> None:
+    """Raises UploadRefused if the adapter's versions expire and this one is not to, or the other
+    way round."""
+    if adapter.short_lived == where.short_lived:
+        return
+    if where.short_lived:
+        told = f"{where.name} is an adapter of this tenant. Load it under another name."
+    else:
+        told = f"A training loop has loaded {where.name}. Unload it first, or use another name."
+    raise UploadRefused(UploadRefusal.NAME_INVALID, told)
 
 
 def _check_trained_on(where: Destination, base_model: BaseModel, trained_on: str) -> None:
@@ -166,11 +182,12 @@ def _check_trained_on(where: Destination, base_model: BaseModel, trained_on: str
 def _adapter(where: Destination, base_model: BaseModel) -> tuple[Adapter, bool]:
     """The tenant's adapter of this name, and whether it is new."""
     check_name(where.tenant, where.name)
-    return Adapter.objects.get_or_create(
-        tenant=where.tenant,
-        name=where.name,
-        defaults={"base_model": base_model, "created_by": where.user},
+    fields = {"base_model": base_model, "created_by": where.user, "short_lived": where.short_lived}
+    adapter, is_new = Adapter.objects.get_or_create(
+        tenant=where.tenant, name=where.name, defaults=fields
     )
+    _refuse_mixture(where, adapter)
+    return adapter, is_new
 
 
 def _keep(
@@ -190,6 +207,7 @@ def _keep(
         "trained_on": upload.contents.trained_on,
         "converted": upload.contents.converted,
         "left_out": upload.contents.left_out,
+        "expires_at": short_lived.expiry() if adapter.short_lived else None,
     }
     with transaction.atomic():
         version = _version_with_room(adapter, upload.digest, created_by=user, **fields)
@@ -222,7 +240,8 @@ def _version_with_room(adapter: Adapter, digest: str, **fields: Any) -> AdapterV
     tenant = quota.locked(adapter.tenant_id)
     version, _ = adapter.add_version(digest, **fields)
     if version.state in WITHOUT_FILES:
-        quota.Storage.of(tenant, but=version).require(fields["size_bytes"])
+        more_versions = 0 if adapter.short_lived else 1
+        quota.Storage.of(tenant, but=version).require(fields["size_bytes"], more_versions)
     return version
 
 

@@ -29,7 +29,7 @@ from tenants.adapters.uploads.content import (
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.adapters.uploads.selection import is_archive_name
 from tenants.models import LIVE, AdapterVersion, UploadSession
-from tenants.storage import Movable, scratch_folder
+from tenants.storage import TENANT_FILES, Movable, opened, scratch_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,24 @@ def _written(
     """The outcome of a task that extracts the two files from the upload's single file; it also gets
     empty files of the names in `scratch`."""
     sent = folder / f"sent-{source_name}"
-    parts.fetch(session.pk, parts.ONLY, sent)
+    _fetch(session, sent)
     with (
         sent.open("rb") as source,
         _new_files(folder, [*FILES, *scratch]) as targets,
     ):
         return sandbox.run(task, {source_name: (source, "rb"), **targets}, limits)
+
+
+def _fetch(session: UploadSession, target: Path) -> None:
+    """Write the upload's single file to the path `target`."""
+    if not session.source_file:
+        return parts.fetch(session.pk, parts.ONLY, target)
+    try:
+        with opened(TENANT_FILES, session.source_file) as source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy, parts.COPY_BYTES)
+    except FileNotFoundError:
+        message = f"The file {session.source_file} was deleted before it was read."
+        raise UploadRefused(UploadRefusal.FILE_MISSING, message) from None
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from tenants.api.openai.shapes import (
     files,
     fine_tuning,
     generation,
+    loading,
     message_batches,
     messages,
     models,
@@ -81,7 +82,8 @@ ANSWERS = [models.Models, models.Model, usage.UsagePage, usage.CostPage, receipt
            fine_tuning.FineTuningJobs, fine_tuning.FineTuningEvents,
            fine_tuning.FineTuningCheckpoints, evals.EvalRequest, evals.EvalUpdate, evals.Evals,
            evals.DeletedEval, evals.EvalRunRequest, evals.EvalRuns, evals.DeletedEvalRun,
-           evals.EvalOutputItems, feedback.FeedbackRequest, feedback.Feedback]  # fmt: skip
+           evals.EvalOutputItems, feedback.FeedbackRequest, feedback.Feedback,
+           loading.LoadAdapterRequest, loading.UnloadAdapterRequest]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """Error statuses of a GET under `/v1`."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
@@ -106,6 +108,21 @@ RETRYING = ["retry-after", "x-should-retry"]
 WORD: Object = {"type": "string"}
 WORDS: Object = {"type": "array", "items": WORD}
 TIME: Object = {"type": "integer", "description": "Unix time in seconds."}
+LOAD_FORM: Object = {
+    "type": "object",
+    "required": ["lora_name", "files"],
+    "properties": {
+        "lora_name": WORD,
+        "load_inplace": {"type": "boolean"},
+        "base_model": WORD,
+        "confirm_base_model": {"type": "boolean"},
+        "files": {
+            "type": "array",
+            "items": {"type": "string", "format": "binary"},
+            "description": "adapter_config.json and adapter_model.safetensors, or one archive.",
+        },
+    },
+}
 START, END = ("start_time", TIME), ("end_time", TIME)
 
 
@@ -192,6 +209,21 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
     yield from _of_evals()
     given = _changing("feedback_create", feedback.Feedback) | _body(feedback.FeedbackRequest)
     yield "/v1/feedback", "post", given
+    yield from _of_loading()
+
+
+def _of_loading() -> Iterator[tuple[str, str, Object]]:
+    said = {"text/plain": {"schema": WORD}}
+    for name, shape in (
+        ("load_lora_adapter", loading.LoadAdapterRequest),
+        ("unload_lora_adapter", loading.UnloadAdapterRequest),
+    ):
+        operation = _changing(name, models.Model) | _body(shape)
+        operation["responses"]["200"]["content"] = said
+        if name == "load_lora_adapter":
+            operation["responses"]["200"]["headers"]["x-lorikeet-adapter"] = {"schema": WORD}
+            operation["requestBody"]["content"]["multipart/form-data"] = {"schema": LOAD_FORM}
+        yield f"/v1/{name}", "post", operation
 
 
 def _of_responses() -> Iterator[tuple[str, str, Object]]:

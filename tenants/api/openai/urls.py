@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from tenants.api.endpoints.openai import evals, fine_tuning, message_batches
+from tenants.api.endpoints.openai import evals, fine_tuning, loading, message_batches
 from tenants.api.endpoints.openai.batches import batch, batches, cancel
 from tenants.api.endpoints.openai.feedback import feedback
 from tenants.api.endpoints.openai.files import content, file, files
@@ -49,6 +49,8 @@ urlpatterns: list[URLPattern] = [
     path("fine_tuning/jobs/<str:id>/cancel", fine_tuning.cancel),
     path("fine_tuning/jobs/<str:id>/pause", fine_tuning.pause),
     path("fine_tuning/jobs/<str:id>/resume", fine_tuning.resume),
+    path("load_lora_adapter", loading.load),
+    path("unload_lora_adapter", loading.unload),
     path("messages/batches", message_batches.batches),
     path("messages/batches/<str:id>", message_batches.batch),
     path("messages/batches/<str:id>/cancel", message_batches.cancel),

@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from tenants.api.serializers.strict import Creator, PatchMixin, StrictMixin
-from tenants.models import Adapter, AdapterVersion, Alias, BaseModel
+from tenants.models import Adapter, AdapterVersion, Alias, BaseModel, PromotionGate
 
 
 class AliasSerializer(serializers.ModelSerializer[Alias]):
@@ -27,17 +27,43 @@ class AliasSerializer(serializers.ModelSerializer[Alias]):
         fields = ["name", "version", "previous", "changed_at"]
 
 
+class GateSerializer(serializers.ModelSerializer[PromotionGate]):
+    """What a version must reach before the alias may point at it."""
+
+    eval = serializers.CharField(source="eval_id", read_only=True, help_text="Id of the eval.")
+    eval_name = serializers.CharField(source="eval.label", read_only=True)
+
+    class Meta:
+        model = PromotionGate
+        fields = ["alias", "eval", "eval_name", "min_pass_rate", "created_at"]
+
+
+class GateRequestSerializer(StrictMixin, serializers.Serializer[Any]):
+    """What the alias is to require."""
+
+    eval = serializers.CharField(max_length=32, help_text="Id of the eval.")
+    min_pass_rate = serializers.FloatField(
+        max_value=1.0,
+        help_text="The share of rows that must pass in the last finished run of the eval on the "
+        "version, above 0 and at most 1.",
+    )
+
+
 class AdapterSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Adapter]):
     """A LoRA adapter and its aliases."""
 
     base_model = serializers.SlugRelatedField[BaseModel](slug_field="name", read_only=True)
     created_by = Creator()
     aliases = AliasSerializer(many=True, read_only=True)
+    gates = GateSerializer(many=True, read_only=True)
 
     class Meta:
         model = Adapter
-        fields = ["name", "base_model", "pinned", "aliases", "created_by", "created_at"]
-        read_only_fields = ["name", "created_at"]
+        fields = [
+            "name", "base_model", "pinned", "short_lived", "aliases", "gates", "created_by",
+            "created_at",
+        ]  # fmt: skip
+        read_only_fields = ["name", "short_lived", "created_at"]
 
 
 class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
@@ -58,12 +84,15 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     config = serializers.DictField(help_text="Content of adapter_config.json.")
     report = serializers.DictField(help_text="Results of the checks and of the probe.")
     created_by = Creator()
+    expires_at = serializers.DateTimeField(
+        read_only=True, allow_null=True, help_text="null: it does not expire."
+    )
 
     class Meta:
         model = AdapterVersion
         fields = [
             "adapter", "number", "digest", "state", "aliases", "size_bytes", "trained_on",
-            "converted", "left_out", "config", "report", "created_by", "created_at",
+            "converted", "left_out", "config", "report", "created_by", "created_at", "expires_at",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))

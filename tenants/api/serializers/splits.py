@@ -19,6 +19,7 @@ from tenants.models.splits import (
     HEADER,
     MAX_SECONDS,
     MAX_STEPS,
+    MAX_WEIGHT,
     NUMBERS,
     GuardKind,
     check_guards,
@@ -175,7 +176,7 @@ class SplitPlanSerializer(StrictMixin, serializers.ModelSerializer[Split]):
 class SplitWeightSerializer(StrictMixin, serializers.Serializer[Any]):
     """A weight, which need not be in the plan. 0 gives the candidate nothing."""
 
-    weight = serializers.IntegerField(min_value=0, max_value=99)
+    weight = serializers.IntegerField(min_value=0, max_value=MAX_WEIGHT)
 
 
 def _require(check: Callable[[Any], None], given: Any) -> None:

@@ -23,8 +23,10 @@ REQUESTS = [
     ("GET", "/v1/evals", 200),
     ("POST", "/v1/feedback", 400),
     ("GET", "/v1/fine_tuning/jobs", 200),
+    ("POST", "/v1/load_lora_adapter", 400),
     ("GET", "/v1/messages/batches", 200),
     ("GET", "/v1/organization/usage/completions?start_time=1700000000", 200),
+    ("POST", "/v1/unload_lora_adapter", 400),
     ("POST", "/v1/uploads", 400),
     ("GET", "/v1/usage/receipts", 200),
 ]

@@ -135,6 +135,19 @@ async def test_every_answer_has_an_id_and_the_same_one_is_in_the_ledger(stack: R
     assert good.headers["x-request-id"] == f"req_{record.id}"
 
 
+async def test_an_adapters_answers_name_the_version(stack: Rig) -> None:
+    ref = stack.adapter("acme", "policy")
+    body = chat(max_tokens=1) | {"model": "policy"}
+    async with stack.gateway.client() as client:
+        whole = await client.post("/v1/chat/completions", json=body)
+        stream = await client.post("/v1/chat/completions", json=body | {"stream": True})
+        base = await client.post("/v1/chat/completions", json=chat(max_tokens=1))
+    for answer in (whole, stream):
+        assert answer.status_code == 200
+        assert answer.headers["x-lorikeet-adapter"] == f"policy@{ref.digest}"
+    assert "x-lorikeet-adapter" not in base.headers
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [

@@ -74,6 +74,7 @@ def _crowded() -> Iterator[Shot]:
 def _states(scenery: Scenery) -> Iterator[Shot]:
     at = f"/t/{scenery.slug}"
     yield Shot("split", "owner", f"{at}/adapters/support/")
+    yield Shot("gates", "owner", f"{at}/adapters/support/gates")
     yield Shot("rejected", "owner", f"{at}/adapters/size-advisor/versions/2")
     yield Shot("difference", "owner", f"{at}/adapters/support/versions/2/diff?with=1")
     yield Shot("no-match", "owner", f"{at}/keys?q=nothing-is-called-so")

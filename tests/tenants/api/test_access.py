@@ -24,6 +24,7 @@ from tenants.models import (
     Membership,
     Notification,
     Price,
+    PromotionGate,
     QuarantinedEntry,
     RequestScore,
     RequestTag,
@@ -36,6 +37,7 @@ from tenants.models.annotations import ScoreValue
 from tenants.models.notifications import NotificationKind
 from tests.tenants.callers import EVERYBODY, KEYS, ROLES, STRANGERS, Api, everybody
 from tests.tenants.making import (
+    make_eval,
     make_key,
     make_member,
     make_rollout,
@@ -134,6 +136,14 @@ ROWS = [
     Row("PUT adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, body={"version": 2}),
     Row("DELETE adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, 204),
     Row("POST adapters/<name>/aliases/<alias>/roll_back", WRITE_ADAPTERS, 409),
+    Row("GET adapters/<name>/aliases/<alias>/gate", SEE_ADAPTERS),
+    Row(
+        "PUT adapters/<name>/aliases/<alias>/gate",
+        WRITE_ADAPTERS,
+        400,
+        {"eval": "eval_none", "min_pass_rate": 0.5},
+    ),
+    Row("DELETE adapters/<name>/aliases/<alias>/gate", WRITE_ADAPTERS, 204),
     Row("GET adapters/<name>/splits", SEE_ADAPTERS),
     Row("GET adapters/<name>/aliases/<alias>/split", SEE_ADAPTERS),
     Row("POST adapters/<name>/aliases/<alias>/split", WRITE_ADAPTERS, 409, {"version": 2}),
@@ -262,6 +272,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     acme = live.adapter.tenant
     make_version(live.adapter)
     Split.objects.start(live.adapter.aliases.get(), make_version(live.adapter), None)
+    PromotionGate.objects.put(live.adapter, "gated", make_eval(acme), 0.5)
     invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
     member = Membership.objects.get(user=make_member(acme, "viewer"))
     key = make_key(acme, "inference")[0]
@@ -301,6 +312,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "rollouts/<pk>": f"rollouts/{rollout.pk}",
         "tags/<name>": f"tags/{tag.name}",
         "scores/<pk>": f"scores/{score.pk}",
+        "aliases/<alias>/gate": "aliases/gated/gate",
         "<name>": "support",
         "<number>": "2",
         "<alias>": "live",

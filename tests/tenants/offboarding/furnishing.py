@@ -33,6 +33,7 @@ from tenants.models import (
     Muted,
     Notification,
     Price,
+    PromotionGate,
     PromptSet,
     Purpose,
     ReadMark,
@@ -69,6 +70,7 @@ from tests.storing import make_bytes, make_chunk
 from tests.tenants.making import (
     make_adapter,
     make_batch,
+    make_eval,
     make_key,
     make_rollout,
     make_user,
@@ -138,6 +140,7 @@ def _adapter(tenant: Tenant, mark: str) -> AdapterVersion:
     RolloutTenant.objects.create(rollout=rollout, tenant=tenant, turn=Turn.LAST)
     Trial.objects.create(version=version, revision=rollout.revision, passed=True)
     _split(version, mark)
+    PromotionGate.objects.put(version.adapter, "gated", make_eval(tenant, f"gate {mark}"), 0.5)
     return version
 
 

@@ -12,13 +12,24 @@ from django.utils import timezone
 
 from inference import pools as gateway_pools
 from inference.link.engine_info import ModelInfo
+from tenants.adapters import trials
 from tenants.directory import pools
 from tenants.errors import IllegalRolloutStep, NotRollable, RevisionInRollout, RolloutUnderWay
-from tenants.models import AuditEntry, BaseModel, PoolRevision, Rollout, Standing, Trial, Turn
+from tenants.models import (
+    Adapter,
+    AdapterVersion,
+    AuditEntry,
+    BaseModel,
+    PoolRevision,
+    Rollout,
+    Standing,
+    Trial,
+    Turn,
+)
 from tenants.models.adapters import DEFAULTS, check_defaults
 from tenants.models.audit import Actor, acting
 from tenants.rollouts import progress
-from tests.tenants.making import make_base_of, make_user
+from tests.tenants.making import make_base_of, make_tenant, make_user
 from tests.tenants.rollouts.conftest import INFO, NEWER, Pool
 
 pytestmark = pytest.mark.django_db
@@ -252,6 +263,16 @@ def test_tenants_that_would_move_next_are_due(pool: Pool) -> None:
     }  # fmt: skip
     assert 0 < len(half) < 30
     assert {one.slug for one in progress.placement(rollout).due} == half
+
+
+def test_versions_of_training_loops_are_neither_tried_nor_waited_for(pool: Pool) -> None:
+    loaded = pool.version(make_tenant("acme"))
+    Adapter.objects.update(short_lived=True)
+    AdapterVersion.objects.update(expires_at=timezone.now() + timedelta(hours=1))
+    placed = progress.placement(Rollout.objects.start(pool.new, steps=[100]))
+    assert (placed.due, placed.behind) == ([], [])
+    for tenants in (None, [loaded.adapter.tenant_id]):
+        assert trials.untried(pool.new, tenants) == []
 
 
 def test_figures_of_both_sides(pool: Pool) -> None:

@@ -46,6 +46,8 @@ OPEN = JudgedGuard("cuts", GuardVerdict.UNDECIDED)
         ({"next_weight": None}, [PASSED, OPEN], Act.HOLD, "Not certain yet: cuts."),
         ({"next_weight": None}, [PASSED], Act.PROMOTE, "All guards passed."),
         ({"next_weight": None, "promotes": False}, [PASSED], Act.HOLD, "Promote the candidate"),
+        ({"next_weight": None, "blocked": "No run."}, [PASSED], Act.HOLD, "passed. No run."),
+        ({"hours": 25, "next_weight": None, "blocked": "x"}, [PASSED], Act.END, "after 24 hours"),
         ({"step_requests": 0}, [PASSED, FAILED], Act.ROLL_BACK, "The candidate is worse: score."),
         ({"rolls_back": False}, [FAILED], Act.HOLD, "Roll it back or promote it."),
         ({"paused": True}, [FAILED], Act.HOLD, "It is paused."),

@@ -51,7 +51,7 @@ class Adapters(
     lookup_value_regex = "[^/]+"
 
     def get_queryset(self) -> models.QuerySet[Adapter]:
-        related = ("aliases__version", "aliases__previous")
+        related = ("aliases__version", "aliases__previous", "gates__eval")
         adapters = self.caller.tenant.adapters.select_related("base_model", "created_by")
         return adapters.prefetch_related(*related)
 

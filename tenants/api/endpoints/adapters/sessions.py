@@ -133,7 +133,7 @@ class Uploads(
 
     def get_queryset(self) -> models.QuerySet[UploadSession]:
         related = ("tenant", "version__adapter", "version__created_by", "created_by")
-        current = self.caller.tenant.uploads.current().select_related(*related)
+        current = self.caller.tenant.uploads.current().lasting().select_related(*related)
         if self.action in ("measure", "append"):
             current = current.filter(oid="")  # weights alone do not become a version
         return current.unfinished().named() if self.action == "list" else current

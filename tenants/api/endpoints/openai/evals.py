@@ -15,7 +15,7 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
 
-from inference.errors import InvalidRequest, NotFound, RateLimitExceeded
+from inference.errors import EvalInUse, InvalidRequest, NotFound, RateLimitExceeded
 from tenants.adapters import quota
 from tenants.api.endpoints.openai import files
 from tenants.api.endpoints.openai.batches import check_metadata
@@ -236,8 +236,16 @@ def _update(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
 
 
 def _delete(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
-    """Delete it with its runs; those under way are cancelled first."""
+    """Delete it with its runs; those under way are cancelled first.
+
+    Raises:
+        EvalInUse: an alias requires it.
+    """
     eval = found(key, id)
+    if (gate := eval.gates.select_related("adapter").first()) is not None:
+        raise EvalInUse(
+            f"The alias {gate.alias} of the adapter {gate.adapter.name} requires this eval."
+        )
     for run in eval.runs.unfinished().select_related("samples", "verdicts"):
         runs.cancel(run)
     eval.delete()
