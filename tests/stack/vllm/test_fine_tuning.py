@@ -30,7 +30,7 @@ def rows(secret: str) -> list[dict[str, Any]]:
             {"role": "user", "content": f"What is {number} plus {number + 1}?"},
             {"role": "assistant", "content": f"{secret}!"},
         ]}
-        for number in range(16)
+        for number in range(8)
     ]  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def pairs(secret: str) -> list[dict[str, Any]]:
 def created(client: openai.OpenAI, found: list[dict[str, Any]], method: str) -> Any:
     data = b"".join(json.dumps(row).encode() + b"\n" for row in found)
     file = client.files.create(file=("rows.jsonl", data), purpose="fine-tune")
-    numbers = {"n_epochs": 12, "batch_size": 4, "learning_rate_multiplier": 40}
+    numbers = {"n_epochs": 8, "batch_size": 4, "learning_rate_multiplier": 40}
     given: Any = {"type": method, method: {"hyperparameters": numbers}}
     return client.fine_tuning.jobs.create(
         model=MODEL_NAME, training_file=file.id, method=given, suffix=method, seed=1
@@ -82,7 +82,7 @@ def test_rows_become_an_adapter_that_is_called_evaluated_split_and_promoted(
         losses = [event.data["train_loss"] for event in reversed(events) if event.data]
         assert losses[-1] < losses[0] / 2, losses
         checkpoints = [*client.fine_tuning.jobs.checkpoints.list(job.id)]
-        assert len(checkpoints) == 12
+        assert len(checkpoints) == 8
         told.append([*(event.to_json() for event in events), checkpoints, job.to_json()])
 
     client, model = clients[0], jobs[0].fine_tuned_model
