@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from inference.operations.validation import UnusableSchema, follows, validator_of
 from tenants.evals import templates
 from tenants.evals.criteria import (
     LabelModel,
@@ -120,19 +121,10 @@ def _by_model(
 
 
 def _follows(text: str, schema: dict[str, Any]) -> bool:
-    """Whether the text is JSON that follows the schema. Nothing is fetched for it."""
-    from jsonschema import Draft202012Validator, ValidationError
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
     try:
-        found = msgspec.json.decode(text)
-        Draft202012Validator(schema, registry=Registry()).validate(found)
-    except (msgspec.DecodeError, ValidationError):
-        return False
-    except (Unresolvable, RecursionError) as error:
-        raise Ungraded(f"The schema can't be used: {str(error)[:200]}") from None
-    return True
+        return follows(text, validator_of(schema))
+    except UnusableSchema as error:
+        raise Ungraded(f"The schema can't be used: {error}") from None
 
 
 def _mean_log_probability(values: Mapping[str, Any]) -> float:

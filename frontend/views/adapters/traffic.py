@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +28,8 @@ from frontend.views.limits import last_day
 from frontend.views.overview.health import path
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth
-from tenants.utc import month_start
+from tenants.models.usage.outcomes import STRUCTURES
+from tenants.utc import DAY, month_start
 
 LOOKED_BACK = timedelta(days=7)
 """The period over which versions are compared."""
@@ -41,6 +42,8 @@ class AdapterTraffic:
     requests: int = 0
     failed: int = 0
     cost: int = 0
+    conformed: int = 0
+    malformed: int = 0
     first_tokens: list[int] = field(default_factory=lambda: [0] * BUCKETS)
     by_hour: dict[int, int] = field(default_factory=dict)
     """Requests of each hour in which there were any, by its start in seconds since 1970."""
@@ -52,6 +55,8 @@ class AdapterTraffic:
         self.requests += row["requests"]
         self.failed += row["failed"]
         self.cost += int(row["cost"])
+        self.conformed += row["conformed"]
+        self.malformed += row["malformed"]
         for at in range(BUCKETS):
             self.first_tokens[at] += row[f"first{at}"]
         for hour, requests in zip(row.get("hours", ()), row.get("of_hours", ()), strict=True):
@@ -67,11 +72,15 @@ class AdapterTraffic:
 
     @property
     def failed_share(self) -> float | None:
-        return self.failed / self.requests if self.requests else None
+        return share_of(self.failed, self.requests)
 
     @property
     def errors(self) -> str:
         return rate(self.failed_share)
+
+    @property
+    def malformed_share(self) -> float | None:
+        return share_of(self.malformed, self.conformed + self.malformed)
 
     @property
     def line(self) -> str:
@@ -116,6 +125,41 @@ def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[i
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class StructureDay:
+    """The answers of a day, or of LOOKED_BACK, that should have a structure."""
+
+    conformed: int
+    malformed: int
+    unchecked: int
+    at: datetime | None = None
+    """The day's beginning."""
+
+    @property
+    def checked(self) -> int:
+        return self.conformed + self.malformed
+
+    @property
+    def conforming(self) -> str:
+        """The share of the checked ones that have it."""
+        return rate(share_of(self.conformed, self.checked))
+
+
+def structure_of(version: AdapterVersion) -> tuple[StructureDay, Sequence[StructureDay]]:
+    """What was found of the version's answers over LOOKED_BACK, together and by day, without the
+    days that have none."""
+    since = last_day()[0] - LOOKED_BACK
+    hours = RequestHour.objects.filter(
+        tenant=version.adapter.tenant, at__gte=since, version=version
+    )
+    found = [
+        StructureDay(**{name: row[name] for name in STRUCTURES}, at=row["start"])
+        for row in hours.figures("start", step=DAY, times=())
+    ]
+    total = StructureDay(**{name: sum(getattr(one, name) for one in found) for name in STRUCTURES})
+    return total, [one for one in found if one.checked or one.unchecked]
+
+
 def requests_of_day(tenant: Tenant) -> Coalesce:
     """An expression for the tenant's adapters: the requests of the last 24 hours.
 
@@ -133,6 +177,11 @@ def requests_of_day(tenant: Tenant) -> Coalesce:
     return Coalesce(Cast(found, BigIntegerField()), 0)
 
 
+def share_of(part: int, whole: int) -> float | None:
+    """The share from 0 to 1; None if there is no whole."""
+    return part / whole if whole else None
+
+
 def _seconds(at: datetime) -> int:
     """Seconds since 1970."""
     return int(at.timestamp())
@@ -143,6 +192,10 @@ def _sums(figures: Any, by: str, **more: Aggregate) -> Iterable[Mapping[str, Any
         f"first{at}": Coalesce(Sum(f"first_tokens__{at}"), 0) for at in range(BUCKETS)
     }
     sums["failed"] = Sum("requests", filter=Q(outcome="failed"), default=0)
-    sums |= {"cost": Sum("cost", default=0)} | more | {"requests": Sum("requests", default=0)}
+    sums |= (
+        {name: Sum(name, default=0) for name in ("conformed", "malformed", "cost")}
+        | more
+        | {"requests": Sum("requests", default=0)}
+    )
     found: Iterable[Mapping[str, Any]] = figures.order_by().values(by).annotate(**sums)
     return found
