@@ -12,5 +12,22 @@ class Migration(migrations.Migration):
             for model in FIGURES
             for name in ("conformed", "malformed", "unchecked")
         ),
+        migrations.AddField(
+            "tenant",
+            "repair",
+            models.CharField(
+                choices=[("never", "Never"), ("once", "Once")],
+                db_default="never",
+                default="never",
+                help_text="`once`: a whole answer that does not follow the JSON schema or the tools of its request is asked for again, once, and both are billed.",
+                max_length=8,
+            ),
+        ),
+        migrations.AddConstraint(
+            "tenant",
+            models.CheckConstraint(
+                condition=models.Q(repair__in=["never", "once"]), name="tenant_repair_known"
+            ),
+        ),
         migrations.AddField("splitrequest", "conforms", models.BooleanField(null=True)),
     ]
