@@ -29,5 +29,7 @@ class Migration(migrations.Migration):
                 condition=models.Q(repair__in=["never", "once"]), name="tenant_repair_known"
             ),
         ),
+        migrations.AddField("batchline", "first_token_ms", models.FloatField(null=True)),
+        migrations.AddField("batchline", "total_ms", models.FloatField(null=True)),
         migrations.AddField("splitrequest", "conforms", models.BooleanField(null=True)),
     ]
