@@ -735,9 +735,10 @@ def test_a_version_shows_how_its_answers_follow_schemas(tenant: Tenant, admin: C
     page = admin.get(url(tenant, "support", "versions", f"{second.number}"))
     told = {one.title: one for one in page.context["comparison"]}["Malformed answers"]
     assert (told.before, told.now, told.tone) == ("0%", "20%", "bad")
-    assert (page.context["structure"].conforming, page.context["structure"].checked) == ("80%", 10)
+    traffic = page.context["traffic"]
+    assert (traffic.structure.conforming, traffic.structure.checked) == ("80%", 10)
     assert [(one.at.date(), one.conformed, one.malformed, one.unchecked, one.conforming)
-            for one in page.context["structure_days"]] == [
+            for one in traffic.structures] == [
         (before.date(), 2, 0, 1, "100%"), (today.date(), 6, 2, 0, "75%")
     ]  # fmt: skip
     assert "Answers with a schema" in page.content.decode()

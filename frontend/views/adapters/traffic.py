@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from django.db.models import (
     TextField,
     Value,
 )
-from django.db.models.functions import Cast, Coalesce, Extract
+from django.db.models.functions import Cast, Coalesce, Extract, TruncDay
 from django.utils import timezone
 
 from frontend.formats import ago, month, rate
@@ -29,10 +29,30 @@ from frontend.views.overview.health import path
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth
 from tenants.models.usage.outcomes import STRUCTURES
-from tenants.utc import DAY, month_start
+from tenants.utc import month_start
 
 LOOKED_BACK = timedelta(days=7)
 """The period over which versions are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class StructureDay:
+    """The answers of a day, or of several without `at`, that should have a structure."""
+
+    conformed: int = 0
+    malformed: int = 0
+    unchecked: int = 0
+    at: datetime | None = None
+    """The day's beginning."""
+
+    @property
+    def checked(self) -> int:
+        return self.conformed + self.malformed
+
+    @property
+    def conforming(self) -> str:
+        """The share of the checked ones that have it."""
+        return rate(share_of(self.conformed, self.checked))
 
 
 @dataclass(slots=True)
@@ -42,8 +62,8 @@ class AdapterTraffic:
     requests: int = 0
     failed: int = 0
     cost: int = 0
-    conformed: int = 0
-    malformed: int = 0
+    structures: list[StructureDay] = field(default_factory=list)
+    """Of each day with answers that should have a structure."""
     first_tokens: list[int] = field(default_factory=lambda: [0] * BUCKETS)
     by_hour: dict[int, int] = field(default_factory=dict)
     """Requests of each hour in which there were any, by its start in seconds since 1970."""
@@ -55,8 +75,9 @@ class AdapterTraffic:
         self.requests += row["requests"]
         self.failed += row["failed"]
         self.cost += int(row["cost"])
-        self.conformed += row["conformed"]
-        self.malformed += row["malformed"]
+        if any(row[name] for name in STRUCTURES):
+            found = {name: row[name] for name in STRUCTURES}
+            self.structures.append(StructureDay(**found, at=row.get("day")))
         for at in range(BUCKETS):
             self.first_tokens[at] += row[f"first{at}"]
         for hour, requests in zip(row.get("hours", ()), row.get("of_hours", ()), strict=True):
@@ -79,8 +100,16 @@ class AdapterTraffic:
         return rate(self.failed_share)
 
     @property
+    def structure(self) -> StructureDay:
+        """Of all days together."""
+        days = self.structures
+        return StructureDay(
+            **{name: sum(getattr(one, name) for one in days) for name in STRUCTURES}
+        )
+
+    @property
     def malformed_share(self) -> float | None:
-        return share_of(self.malformed, self.conformed + self.malformed)
+        return share_of(self.structure.malformed, self.structure.checked)
 
     @property
     def line(self) -> str:
@@ -116,48 +145,14 @@ def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, AdapterT
 
 
 def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[int, AdapterTraffic]:
-    """Traffic over LOOKED_BACK, by the version's row id."""
+    """Traffic over LOOKED_BACK, by the version's row id, with its days in order."""
     found = {version.pk: AdapterTraffic() for version in versions}
     since = last_day()[0] - LOOKED_BACK
     hours = RequestHour.objects.filter(tenant=tenant, at__gte=since, version__in=list(found))
-    for row in _sums(hours, "version"):
+    by_day = hours.annotate(day=TruncDay("at", tzinfo=UTC))
+    for row in _sums(by_day, "version", "day"):
         found[row["version"]].add(row)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class StructureDay:
-    """The answers of a day, or of LOOKED_BACK, that should have a structure."""
-
-    conformed: int
-    malformed: int
-    unchecked: int
-    at: datetime | None = None
-    """The day's beginning."""
-
-    @property
-    def checked(self) -> int:
-        return self.conformed + self.malformed
-
-    @property
-    def conforming(self) -> str:
-        """The share of the checked ones that have it."""
-        return rate(share_of(self.conformed, self.checked))
-
-
-def structure_of(version: AdapterVersion) -> tuple[StructureDay, Sequence[StructureDay]]:
-    """What was found of the version's answers over LOOKED_BACK, together and by day, without the
-    days that have none."""
-    since = last_day()[0] - LOOKED_BACK
-    hours = RequestHour.objects.filter(
-        tenant=version.adapter.tenant, at__gte=since, version=version
-    )
-    found = [
-        StructureDay(**{name: row[name] for name in STRUCTURES}, at=row["start"])
-        for row in hours.figures("start", step=DAY, times=())
-    ]
-    total = StructureDay(**{name: sum(getattr(one, name) for one in found) for name in STRUCTURES})
-    return total, [one for one in found if one.checked or one.unchecked]
 
 
 def requests_of_day(tenant: Tenant) -> Coalesce:
@@ -187,15 +182,15 @@ def _seconds(at: datetime) -> int:
     return int(at.timestamp())
 
 
-def _sums(figures: Any, by: str, **more: Aggregate) -> Iterable[Mapping[str, Any]]:
+def _sums(figures: Any, *by: str, **more: Aggregate) -> Iterable[Mapping[str, Any]]:
     sums: dict[str, Any] = {
         f"first{at}": Coalesce(Sum(f"first_tokens__{at}"), 0) for at in range(BUCKETS)
     }
     sums["failed"] = Sum("requests", filter=Q(outcome="failed"), default=0)
     sums |= (
-        {name: Sum(name, default=0) for name in ("conformed", "malformed", "cost")}
+        {name: Sum(name, default=0) for name in (*STRUCTURES, "cost")}
         | more
         | {"requests": Sum("requests", default=0)}
     )
-    found: Iterable[Mapping[str, Any]] = figures.order_by().values(by).annotate(**sums)
+    found: Iterable[Mapping[str, Any]] = figures.order_by(*by).values(*by).annotate(**sums)
     return found

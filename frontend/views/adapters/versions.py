@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from frontend.lists import id_in_url
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
 from frontend.views.adapters.fingerprints import fingerprint, not_modified
-from frontend.views.adapters.traffic import of_versions, structure_of
+from frontend.views.adapters.traffic import AdapterTraffic, of_versions
 from frontend.views.overview.health import later, points, tone
 from frontend.views.playground.prompts import scores_of, usable_sets
 from tenants.models import LIVE, AdapterVersion, State
@@ -68,15 +68,14 @@ def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
     others = list(readable.only("number", "state", "adapter")[:MAX_CHOICES])
     aliases = list(version.aliases.values_list("name", flat=True))
     before = ready_before(version, others)
-    structure, structure_days = structure_of(version)
+    traffic = of_versions(version.adapter.tenant, filter(None, (version, before)))
     return {
         "version": version,
         "adapter": version.adapter,
         "may_try": caller.may(Permission.USE_PLAYGROUND),
         "before": before,
-        "comparison": comparison(version, before) if version.state == State.READY else [],
-        "structure": structure,
-        "structure_days": structure_days,
+        "comparison": comparison(version, before, traffic) if version.state == State.READY else [],
+        "traffic": traffic[version.pk],
         "aliases": aliases,
         "names": [version.adapter.name + suffix for suffix in _suffixes(version, aliases)],
         "engines": engines_by_adapter().get(version.lora_name, []),
@@ -108,11 +107,14 @@ class Compared:
     tone: str
 
 
-def comparison(version: AdapterVersion, before: AdapterVersion | None) -> list[Compared]:
+def comparison(
+    version: AdapterVersion,
+    before: AdapterVersion | None,
+    traffic: Mapping[int, AdapterTraffic],
+) -> list[Compared]:
     """The traffic of both over LOOKED_BACK; empty if there is no version before."""
     if before is None:
         return []
-    traffic = of_versions(version.adapter.tenant, [version, before])
     one, other = traffic[version.pk], traffic[before.pk]
     p50s, p95s = ((getattr(one, name), getattr(other, name)) for name in ("p50_s", "p95_s"))
     return [
