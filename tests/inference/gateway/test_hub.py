@@ -155,7 +155,7 @@ async def test_only_a_finished_answer_is_checked(bench: Bench) -> None:
         engine.say(msgspec.structs.replace(done, id=id))
         assert stream.structure is not None
         stream.structure.on_outcome(found.append)
-        await until(lambda found=found: found)
+        await until(found.__len__)
         assert found == [StructureOutcome.CONFORMED if checked else None]
     assert [one.text for one in checks.answers] == ["Hello"] and checks.room.total == 0
 
