@@ -27,7 +27,7 @@ from frontend.views import (
     tickets,
     usage,
 )
-from frontend.views.adapters import adapters, gates, splits, versions
+from frontend.views.adapters import adapters, gates, repairs, splits, versions
 from frontend.views.batches import batches, creating, files
 from frontend.views.evals import comparison, evals
 from frontend.views.evals import runs as eval_runs
@@ -273,6 +273,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 ),
                 path("adapters", adapters.adapters, name="adapters"),
                 path("adapters/upload", adapters.upload, name="adapters-upload"),
+                path("adapters/repair", repairs.choose, name="adapters-repair"),
                 path(
                     "adapters/uploads/<uuid:id>/discard", adapters.discard, name="adapters-discard"
                 ),

@@ -64,6 +64,8 @@ class Dispatcher:
         self._prompts, self._contents = PromptLengths(), hub.contents
         self.space = hub.contents.space
         """Bounds the memory for responses that are to be stored."""
+        self.structures = hub.structures
+        """Checks answers."""
         self.timeout_s, self._grace_s = timeout_s, grace_s
 
     @asynccontextmanager
@@ -151,6 +153,7 @@ class Dispatcher:
         stream = self._hub.adopt(order, found, turn or turn_of(found.orphan.attempt) + 1)
         operation = call.operation.name
         stream.attach_capture(self._contents.begin(stream.id, grant, operation, call.body))
+        stream.attach_structure(self.structures.begin(grant.tenant_id, call))
         try:
             yield stream
         finally:
@@ -264,7 +267,9 @@ class Dispatcher:
             )
             if line is not None:
                 order = replace(order, lane=BATCH, turn=line.turn, started_at=line.started_at)
-            return self._hub.submit(order)
+            stream = self._hub.submit(order)
+            stream.attach_structure(self.structures.begin(grant.tenant_id, call))
+            return stream
         except BaseException:
             self._limiter.release(reserved)
             raise

@@ -43,6 +43,7 @@ from inference.gateway.lines.background import Background
 from inference.gateway.loop_iteration import pause
 from inference.gateway.not_served import INSTEAD
 from inference.gateway.records.log_line import Asked
+from inference.gateway.repairs import Repairs
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.stored import conversations, responses
 from inference.gateway.stored.conversations import Conversations
@@ -52,7 +53,7 @@ from inference.interfaces.directory import Directory, Grant
 from inference.interfaces.limiter import Limiter
 from inference.interfaces.stored import StoredConversations, StoredResponses
 from inference.operations.bodies.shape import BodyShape
-from inference.operations.operation import Call, Framing, Operation
+from inference.operations.operation import Call, Operation
 from inference.operations.registry import OPERATIONS, OperationRegistry
 from inference.operations.responses.call import ResponseCall
 from inference.tracing import timed
@@ -98,6 +99,7 @@ class OpenAIServer:
             engines=dispatcher.engines,
             currency=currency,
         )
+        self._repairs = Repairs(dispatcher, self._callers)
         self._idempotency = Idempotency(
             answers, wait_s=dispatcher.timeout_s, running=dispatcher.running
         )
@@ -254,13 +256,16 @@ class OpenAIServer:
             adoptable=recording is not None,
             headers=exchange.headers,
         )
-        with self.responses.storing(exchange, grant, call):
+        with (
+            self.responses.storing(exchange, grant, call),
+            self._repairs.copied(exchange, grant, call) as again,
+        ):
             async with generation as stream:
                 watcher = None
                 if recording is None:
                     watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))
                 try:
-                    await self._write(exchange, call, stream, recording)
+                    await self._write(exchange, call, stream, recording, again)
                 finally:
                     if watcher is not None:
                         watcher.cancel()
@@ -284,20 +289,22 @@ class OpenAIServer:
         return await self._callers.identify(exchange), call
 
     async def _write(
-        self, exchange: InferenceExchange, call: Call, stream: Stream, recording: Recording | None
+        self,
+        exchange: InferenceExchange,
+        call: Call,
+        stream: Stream,
+        recording: Recording | None,
+        again: Call | None = None,
     ) -> None:
-        """Write the stream's answer, until it ends or another gateway takes it over."""
+        """Write the stream's answer, until it ends or another gateway takes it over. `again` asks
+        for it once more if it is to be repaired."""
         adopted = stream.id != exchange.id
         exchange.id, exchange.stream = stream.id, stream
         exchange.reservation = stream.request.reservation
         if adopted:  # another gateway made the reservation, so what is left is not known here
             await self._callers.note_rooms(exchange)
 
-        def framed() -> Framing:
-            request = stream.request
-            created = int(request.started_at)
-            return call.operation.framing(call, request.id, created, request.revision)
-
+        framed = partial(answer.framing_of, stream, call)
         replayed: Headers = [REPLAYED] if adopted else ()
         if recording is not None:
             recording.on_taken_over = partial(stream.end, taken_over(), handed_over=True)
@@ -305,6 +312,8 @@ class OpenAIServer:
             if call.stream:
                 # In a task of its own: each token then resumes three coroutines instead of fifteen.
                 await asyncio.create_task(answer.write_stream(exchange, stream, framed, replayed))
+            elif again is not None:
+                await self._repairs.write(exchange, again, stream)
             else:
                 await answer.write_whole(exchange, stream, framed, replayed)
         finally:
@@ -314,4 +323,7 @@ class OpenAIServer:
 
 async def _end_on_disconnect(exchange: InferenceExchange, stream: Stream) -> None:
     await exchange.disconnected()
-    stream.end(ClientDisconnected())
+    exchange.is_gone = True
+    for one in (stream, exchange.stream):
+        if one is not None:
+            one.end(ClientDisconnected())

@@ -36,6 +36,7 @@ from inference.gateway.requests.journey import MoveReason, MoveResult
 from inference.gateway.requests.requests import KEPT_BYTES, Requests
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.structures.checks import StructureChecks
 from inference.ids import new_id
 from inference.interfaces.credentials import EngineIdentity, KnownCredentials
 from inference.interfaces.directory import Directory
@@ -106,6 +107,8 @@ class Hub:
         them."""
         self.contents = RequestContents()
         """Bodies and answers of requests, for tenants that keep them."""
+        self.structures = StructureChecks()
+        """Checks answers against the schemas and tools of their requests."""
         self.orphans = Orphans(dispatches)
         self.start_failures = StartFailures()
         self.closed = asyncio.Event()

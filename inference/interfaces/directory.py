@@ -91,6 +91,8 @@ class Grant:
     """The key's prefix, by which people recognise it; for logs."""
     keeps_content: bool = False
     """Whether its tenant keeps prompts and answers, and the key does not override that."""
+    repairs: bool = False
+    """Whether its tenant has malformed answers asked for again (`gateway.repairs`)."""
 
     def require(self, *scopes: str) -> None:
         """Check that the key has one of these scopes.

@@ -160,6 +160,10 @@ class Chat(OpenAIOperation[_ChatFields]):
         """See `OpenAIOperation`."""
         return fields.safety_identifier or ""
 
+    def tools(self, fields: _ChatFields) -> msgspec.Raw:
+        """See `OpenAIOperation`."""
+        return fields.tools
+
     def logprobs(self, fields: _ChatFields) -> int:
         """The token itself and `top_logprobs` others; with `echo` those of the prompt."""
         if fields.logprobs is NULL and not fields.echo:

@@ -33,6 +33,7 @@ from inference.operations.bodies.ranges import (
 )
 from inference.operations.bodies.reading import decode, require_model
 from inference.operations.operation import Call, Framing, Operation
+from inference.operations.structure import AskedStructure
 
 DONE = b"data: [DONE]\n\n"
 
@@ -160,6 +161,10 @@ class OpenAIOperation(Operation, Generic[Read]):
         """The field of this name, empty if there is none."""
         return ""
 
+    def tools(self, fields: Read) -> msgspec.Raw:
+        """The tools that the answer may call, if any."""
+        return NULL
+
     @abstractmethod
     def logprobs(self, fields: Read) -> int:
         """The number of log-probabilities with each token of each choice."""
@@ -226,6 +231,9 @@ class OpenAIOperation(Operation, Generic[Read]):
             beginnings=self.beginnings(fields),
             user=fields.user or "",
             safety_identifier=self.safety_identifier(fields),
+            structure=AskedStructure.of(
+                fields.response_format, fields.structured_outputs, self.tools(fields)
+            ),
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> OpenAIFraming:

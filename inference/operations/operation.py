@@ -39,6 +39,7 @@ from inference.link.workload import ONE_CHOICE, Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.error_shapes import OPENAI, ErrorShape
 from inference.operations.estimate import Estimate, ask_for, with_prompt
+from inference.operations.structure import AskedStructure
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Call:
     engine needs (`ModelInfo.parsers`). `body` is sent to the engine's agent: the client's bytes,
     unless the operation rewrites them. `beginnings` are those of its prompt, empty if it has
     several. `user` and `safety_identifier` are its fields of these names, which only choose between
-    the versions of a split.
+    the versions of a split. `structure` is what its finished answer is checked against.
 
     Operations with further fields have a subclass (`responses.call.ResponseCall`).
     """
@@ -67,6 +68,7 @@ class Call:
     beginnings: Beginnings = field(default_factory=Beginnings, compare=False)
     user: str = ""
     safety_identifier: str = ""
+    structure: AskedStructure | None = None
 
     @property
     def grows(self) -> bool:

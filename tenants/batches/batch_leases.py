@@ -49,8 +49,8 @@ WHERE id = %s AND run = %s AND status = ANY(%s)
 RETURNING status
 """
 STORE = """
-INSERT INTO tenants_batchline (batch_id, number, status_code, body)
-SELECT %s, * FROM unnest(%s::int[], %s::int2[], %s::bytea[])
+INSERT INTO tenants_batchline (batch_id, number, status_code, body, first_token_ms, total_ms)
+SELECT %s, * FROM unnest(%s::int[], %s::int2[], %s::bytea[], %s::float8[], %s::float8[])
 ON CONFLICT DO NOTHING RETURNING number
 """
 
@@ -99,10 +99,8 @@ class BatchLease(Lease):
         with transaction.atomic(), connection.cursor() as cursor:
             new: set[int] = set()
             for some in _statements(results):
-                numbers, statuses, bodies = (
-                    [*column] for column in zip(*(one[:3] for one in some), strict=True)
-                )
-                cursor.execute(STORE, [self.id, numbers, statuses, bodies])
+                rows = [(*one[:3], one.first_token_ms, one.total_ms) for one in some]
+                cursor.execute(STORE, [self.id, *map(list, zip(*rows, strict=True))])
                 new |= {number for (number,) in cursor.fetchall()}
             stored = [one for one in results if one.number in new]
             completed = sum(one.status == OK for one in stored)

@@ -35,6 +35,22 @@ class Result(NamedTuple):
     usage: Usage = Usage()
     code: str = ""
 
+    @property
+    def first_token_ms(self) -> float | None:
+        """Time to the first token, from when its engine began with it."""
+        return self._since_begun_ms(self.usage.ttft_s)
+
+    @property
+    def total_ms(self) -> float | None:
+        """As `first_token_ms`, to the end of the answer; None if no engine had it."""
+        return self._since_begun_ms(self.usage.total_s or None)
+
+    def _since_begun_ms(self, seconds: float | None) -> float | None:
+        if seconds is None:
+            return None
+        waited_s = self.usage.queue_s + self.usage.load_s
+        return round(1000 * max(0.0, seconds - waited_s), 1)
+
 
 @dataclass
 class Lease(ABC):

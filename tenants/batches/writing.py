@@ -102,6 +102,8 @@ def _answered(request: BatchRequest, id: str, row: BatchLine) -> bytes:
         "request_id": f"req_{id}",
         "body": msgspec.Raw(_one_line(bytes(row.body))),
     }
+    if row.total_ms is not None:
+        response["timing"] = {"first_token_ms": row.first_token_ms, "total_ms": row.total_ms}
     return _json(_told(request, id) | {"response": response, "error": None})
 
 

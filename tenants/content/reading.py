@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from inference.gateway.measuring.content import KeptContent
+from inference.operations.answered import AnsweredChoice, choices_of
 from tenants.content import sealing
 from tenants.content.sealing import Location, Unreadable
 from tenants.content.turns import SpokenTurn, ToolUse, pretty
@@ -70,51 +69,22 @@ def answers_of(kept: KeptContent) -> Iterator[SpokenTurn]:
     if kept.response:
         yield from _whole(kept.response)
     elif kept.chunks:
-        yield from _joined(kept.chunks)
+        yield from map(_answer, choices_of(kept.chunks))
     else:
         yield SpokenTurn("assistant", kept.text)
 
 
 def _whole(response: str) -> list[SpokenTurn]:
     try:
-        return [_choice(choice) for choice in json.loads(response)["choices"]]
-    except (ValueError, KeyError, TypeError, AttributeError):  # cut, or without choices
-        return [SpokenTurn("assistant", pretty(response))]
+        return [_answer(choice) for choice in choices_of([response])] or [_raw(response)]
+    except (ValueError, TypeError, AttributeError):  # cut
+        return [_raw(response)]
 
 
-def _choice(choice: dict[str, Any]) -> SpokenTurn:
-    message = choice.get("message", {})
-    text = message.get("content") or choice.get("text") or ""
-    calls = [call.get("function") for call in message.get("tool_calls") or []]
-    return _answer(text, message.get("reasoning") or "", calls)
+def _raw(response: str) -> SpokenTurn:
+    return SpokenTurn("assistant", pretty(response))
 
 
-def _joined(chunks: Iterable[str]) -> Iterator[SpokenTurn]:
-    answers: dict[int, _Answer] = {}
-    for chunk in chunks:
-        for choice in json.loads(chunk).get("choices", []):
-            answers.setdefault(choice.get("index", 0), _Answer()).add(choice)
-    for _, answer in sorted(answers.items()):
-        yield _answer(answer.text, answer.thoughts, answer.calls.values())
-
-
-def _answer(text: str, reasoning: str, calls: Iterable[Any]) -> SpokenTurn:
-    made = tuple(ToolUse.of(call) for call in calls if isinstance(call, dict))
-    return SpokenTurn("assistant", text, made, reasoning)
-
-
-class _Answer:
-    """One choice, from its chunks."""
-
-    def __init__(self) -> None:
-        self.thoughts = self.text = ""
-        self.calls: dict[int, dict[str, str]] = {}
-
-    def add(self, choice: dict[str, Any]) -> None:
-        delta = choice.get("delta", {})
-        self.thoughts += delta.get("reasoning") or ""
-        self.text += delta.get("content") or choice.get("text") or ""
-        for call in delta.get("tool_calls") or []:
-            known = self.calls.setdefault(call.get("index", 0), {})
-            for name, value in (call.get("function") or {}).items():
-                known[name] = known.get(name, "") + (value or "")
+def _answer(choice: AnsweredChoice) -> SpokenTurn:
+    made = tuple(ToolUse.of(call) for call in choice.calls.values())
+    return SpokenTurn("assistant", choice.text, made, choice.reasoning)

@@ -9,14 +9,12 @@ from operator import itemgetter
 
 import msgspec
 
-from inference.gateway.measuring.outcomes import OutcomeGroup, OutcomeSums, Refusal
+from inference.gateway.measuring.outcomes import SUMMED, OutcomeGroup, OutcomeSums, Refusal
 from inference.gateway.measuring.sums import BUCKETS
 
 BATCH = 200
 """Groups, or refused requests, in one transaction: some 5 ms of the database's time."""
-SUMS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "decode_tokens",
-        "decode_s")  # fmt: skip
-TIMES = ("first_tokens", "totals")
+SUMS, TIMES = SUMMED, ("first_tokens", "totals")
 WHAT = "outcome, code, limit_kind, limit_scope"
 WHOSE = "key_id, version_id, adapter, base_model"
 
@@ -27,7 +25,8 @@ WITH sent AS (
         minute bigint, tenant_id bigint, key_id bigint, version_id bigint, adapter text,
         base_model text, outcome text, code text, limit_kind text, limit_scope text,
         requests bigint, prompt_tokens bigint, cached_tokens bigint, output_tokens bigint,
-        cost numeric, decode_tokens bigint, decode_s float8,
+        cost numeric, conformed bigint, malformed bigint, unchecked bigint,
+        decode_tokens bigint, decode_s float8,
         first_tokens bigint[], totals bigint[])
     JOIN tenants_tenant tenant ON tenant.id = one.tenant_id
 )
@@ -92,13 +91,13 @@ JOIN tenants_tenant tenant ON tenant.id = one.tenant_id
 ON CONFLICT (id) DO NOTHING
 """
 OBSERVATIONS = """
-INSERT INTO tenants_splitrequest (split_id, request_id, candidate, key, weight, failed, cut, ttft_s,
-                                  ended_at, is_read, scored)
+INSERT INTO tenants_splitrequest (split_id, request_id, candidate, key, weight, failed, cut,
+                                  conforms, ttft_s, ended_at, is_read, scored)
 SELECT one.split_id, one.request_id, one.candidate, one.key, one.weight, one.failed, one.cut,
-       one.ttft_s, to_timestamp(one.ended_at), false, '{}'
+       one.conforms, one.ttft_s, to_timestamp(one.ended_at), false, '{}'
 FROM jsonb_to_recordset(%(observations)s::jsonb) AS one(
     request_id text, split_id bigint, candidate boolean, key bigint, weight smallint,
-    failed boolean, cut boolean, ttft_s float8, ended_at float8)
+    failed boolean, cut boolean, conforms boolean, ttft_s float8, ended_at float8)
 JOIN tenants_split split ON split.id = one.split_id AND split.ended_at IS NULL
 ON CONFLICT (split_id, request_id) DO NOTHING
 """

@@ -16,6 +16,7 @@ MAX_CRITERIA = 32
 MAX_LABELS = 100
 MAX_SCHEMA_BYTES = 64 << 10
 MAX_NAME = 200
+MAX_LATENCY_MS = 3_600_000
 Similarity = Literal[
     "fuzzy_match", "bleu", "gleu", "rouge_1", "rouge_2", "rouge_3", "rouge_4", "rouge_5", "rouge_l"
 ]
@@ -209,6 +210,31 @@ class LogProbability(Criterion, tag="logprob", kw_only=True):
         _check_threshold(self.pass_threshold, float("-inf"), 0.0)
 
 
+class Latency(Criterion, tag="latency", kw_only=True):
+    """Ours: whether the answer took at most so many milliseconds, to its end, to its first token or
+    both, from when its engine began with it."""
+
+    max_total_ms: float | None = None
+    max_first_token_ms: float | None = None
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Those that are set, by the name of the time that they bound."""
+        found = {"total_ms": self.max_total_ms, "first_token_ms": self.max_first_token_ms}
+        return {name: most for name, most in found.items() if most is not None}
+
+    def check(self) -> None:
+        super().check()
+        if not self.bounds:
+            raise InvalidRequest("Set `max_total_ms` or `max_first_token_ms`.", param="type")
+        for name, most in self.bounds.items():
+            if not 0 < most <= MAX_LATENCY_MS:
+                raise InvalidRequest(
+                    f"`max_{name}` is {most:g}: it must be above 0 and at most {MAX_LATENCY_MS}.",
+                    param=f"max_{name}",
+                )
+
+
 class Python(msgspec.Struct, tag_field="type", tag="python"):
     """Not offered: it would run the client's code."""
 
@@ -217,7 +243,9 @@ class Multi(msgspec.Struct, tag_field="type", tag="multi"):
     """Not offered, as in OpenAI's evals; it is for reinforcement fine-tuning."""
 
 
-Offered = StringCheck | TextSimilarity | LabelModel | ScoreModel | SchemaCheck | LogProbability
+Offered = (
+    StringCheck | TextSimilarity | LabelModel | ScoreModel | SchemaCheck | LogProbability | Latency
+)
 ByModel = LabelModel | ScoreModel
 """Criteria that a model judges."""
 Given = Offered | Python | Multi

@@ -8,9 +8,11 @@ from typing import Any
 
 import msgspec
 
+from inference.operations.validation import UnusableSchema, follows, validator_of
 from tenants.evals import templates
 from tenants.evals.criteria import (
     LabelModel,
+    Latency,
     LogProbability,
     Offered,
     SchemaCheck,
@@ -72,6 +74,8 @@ def _judged(
     if isinstance(criterion, LogProbability):
         mean = _mean_log_probability(values)
         return mean, mean >= criterion.pass_threshold
+    if isinstance(criterion, Latency):
+        return _within(criterion.bounds, (values.get("sample") or {}).get("timing"))
     text = templates.rendered(criterion.input, values)
     if isinstance(criterion, SchemaCheck):
         passed = _follows(text, criterion.schema)
@@ -120,19 +124,24 @@ def _by_model(
 
 
 def _follows(text: str, schema: dict[str, Any]) -> bool:
-    """Whether the text is JSON that follows the schema. Nothing is fetched for it."""
-    from jsonschema import Draft202012Validator, ValidationError
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
     try:
-        found = msgspec.json.decode(text)
-        Draft202012Validator(schema, registry=Registry()).validate(found)
-    except (msgspec.DecodeError, ValidationError):
-        return False
-    except (Unresolvable, RecursionError) as error:
-        raise Ungraded(f"The schema can't be used: {str(error)[:200]}") from None
-    return True
+        return follows(text, validator_of(schema))
+    except UnusableSchema as error:
+        raise Ungraded(f"The schema can't be used: {error}") from None
+
+
+def _within(bounds: Mapping[str, float], timing: Any) -> tuple[float, bool]:
+    """The first time that is bounded, and whether all are within their bounds."""
+    took = [_time(timing, name) for name in bounds]
+    within = all(one <= most for one, most in zip(took, bounds.values(), strict=True))
+    return took[0], within
+
+
+def _time(timing: Any, name: str) -> float:
+    found = timing.get(name) if isinstance(timing, dict) else None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
+        raise Ungraded("The time that the answer took is not known.")
+    return float(found)
 
 
 def _mean_log_probability(values: Mapping[str, Any]) -> float:

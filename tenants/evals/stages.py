@@ -196,6 +196,7 @@ class _Completion(msgspec.Struct):
 class _Response(msgspec.Struct):
     status_code: int
     body: _Completion
+    timing: dict[str, float | None] | None = None
 
 
 class _Line(msgspec.Struct):
@@ -235,6 +236,8 @@ def _sample(line: _Line) -> dict[str, Any]:
         pass
     if calls:
         found["output_tools"] = calls
+    if line.response and line.response.timing:
+        found["timing"] = line.response.timing
     if choice.logprobs and choice.logprobs.content:
         found["logprobs"] = [token.logprob for token in choice.logprobs.content]
     return found

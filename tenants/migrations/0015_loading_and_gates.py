@@ -9,7 +9,7 @@ SQL = Path(__file__).parents[1] / "sql"
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0013_training_prices")]
+    dependencies = [("tenants", "0014_structure")]
 
     operations = [
         migrations.AddField(

@@ -106,6 +106,14 @@ class Tenant(models.Model):
         default=False,
         help_text="Whether members open the tenant only with a second factor, or single sign-on.",
     )
+    repair = models.CharField(
+        max_length=8,
+        choices=[("never", "Never"), ("once", "Once")],
+        default="never",
+        db_default="never",
+        help_text="`once`: a whole answer that does not follow the JSON schema or the tools of its "
+        "request is asked for again, once, and both are billed.",
+    )
     internal = models.BooleanField(db_default=False, default=False, editable=False)
     """The installation checks itself as this tenant (`tenants.isolation`): lists and sums of all
     tenants leave it out."""
@@ -123,6 +131,9 @@ class Tenant(models.Model):
             models.CheckConstraint(
                 condition=Q(weight__gte=MIN_WEIGHT, weight__lte=MAX_WEIGHT),
                 name="tenant_weight_in_bounds",
+            ),
+            models.CheckConstraint(
+                condition=Q(repair__in=["never", "once"]), name="tenant_repair_known"
             ),
             models.CheckConstraint(
                 condition=Q(content_days__lte=MAX_CONTENT_DAYS), name="tenant_content_days"

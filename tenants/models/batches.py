@@ -174,6 +174,9 @@ class BatchLine(models.Model):
     status_code = models.PositiveSmallIntegerField()
     body = models.BinaryField()
     """The answer's body, as JSON."""
+    first_token_ms = models.FloatField(null=True)
+    total_ms = models.FloatField(null=True)
+    """How long its engine took, without waiting for its turn and loading the adapter."""
 
     class Meta:
         ordering = ["number"]

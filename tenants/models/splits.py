@@ -52,6 +52,7 @@ class GuardKind(models.TextChoices):
     ERRORS = "errors"
     CUTS = "cuts", "Cut by length"
     SLOW = "slow", "Slow first tokens"
+    STRUCTURE = "structure", "Malformed answers"
     SCORE = "score"
 
 
@@ -105,6 +106,7 @@ FIELDS: Mapping[GuardKind, tuple[str, ...]] = {
     GuardKind.ERRORS: ("margin",),
     GuardKind.CUTS: ("margin",),
     GuardKind.SLOW: ("margin", "seconds"),
+    GuardKind.STRUCTURE: ("margin",),
     GuardKind.SCORE: ("margin", "name", "low", "high"),
 }
 NUMBERS: Mapping[str, tuple[float, float, float | None]] = {
@@ -403,6 +405,8 @@ class SplitRequest(models.Model):
     weight = models.PositiveSmallIntegerField()
     failed = models.BooleanField()
     cut = models.BooleanField()
+    conforms = models.BooleanField(null=True)
+    """Whether its answer has the structure that was asked for; None if that was not checked."""
     ttft_s = models.FloatField(null=True)
     ended_at = models.DateTimeField()
     is_read = models.BooleanField(default=False)

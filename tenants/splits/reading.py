@@ -19,6 +19,7 @@ LABELS: Mapping[GuardKind, str] = {
     GuardKind.ERRORS: "errors",
     GuardKind.CUTS: "answers cut by length",
     GuardKind.SLOW: "slow first tokens",
+    GuardKind.STRUCTURE: "answers that miss their schema",
 }
 # A score of the same name from each source is one: the first that is read.
 SCORES = """
@@ -89,6 +90,8 @@ def _value(guard: Guard, row: SplitRequest) -> float | None:
         return None if row.failed else float(row.cut)
     if guard.kind == GuardKind.SLOW:
         return None if row.ttft_s is None else float(row.ttft_s > guard.seconds)
+    if guard.kind == GuardKind.STRUCTURE:
+        return None if row.conforms is None else float(not row.conforms)
     return None
 
 

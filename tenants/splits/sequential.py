@@ -10,10 +10,10 @@ source of randomness is the one that the platform controls, to which version a k
 nothing is assumed about how often requests fail, or whether that changes during the day
 (design-based: Ham, Bojinov, Lindon and Tingley, "Design-based confidence sequences", 2022).
 
-- `ShareTest` (errors, cut answers, slow first tokens). If the candidate is no worse, a bad request
-  is the candidate's with the chance that its key was assigned to it: the weight. A mixture of
-  likelihood ratios, one for each alternative "r times as often" (mixture SPRT: Robbins 1970;
-  Johari, Koomen, Pekelis and Walsh, "Always valid inference", Operations Research 2022).
+- `ShareTest` (errors, cut or malformed answers, slow first tokens). If the candidate is no worse, a
+  bad request is the candidate's with the chance that its key was assigned to it: the weight. A
+  mixture of likelihood ratios, one for each alternative "r times as often" (mixture SPRT: Robbins
+  1970; Johari, Koomen, Pekelis and Walsh, "Always valid inference", Operations Research 2022).
 - `MeanTest` (scores from a range). A bet on the product of how bad a score is, compared with those
   before it, and whether it is the candidate's (Waudby-Smith and Ramdas, "Estimating means of
   bounded random variables by betting", JRSS B 2024).

@@ -78,6 +78,15 @@ def test_tokens_count_with_the_answers(key: ApiKey) -> None:
     assert (batch.completion_tokens, batch.reasoning_tokens) == (12, 1)
 
 
+def test_the_time_of_an_answer_is_its_engines(key: ApiKey) -> None:
+    batch, lease = make_batch(key), claim()
+    assert lease is not None
+    waited = Usage(1, 0, 1, queue_s=1.0, load_s=0.5, ttft_s=1.6, total_s=2.0)
+    lease.renew([Result(1, 200, b"{}", waited), Result(2, 400, b"{}")])
+    times = batch.lines.order_by("number").values_list("first_token_ms", "total_ms")
+    assert [*times] == [(100.0, 500.0), (None, None)]
+
+
 def test_answers_are_stored_in_bounded_groups(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL accepts no value of a gigabyte, and answers may be long."""
     monkeypatch.setattr(batch_leases, "STORE_BYTES", 10)

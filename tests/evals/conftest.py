@@ -70,7 +70,12 @@ def _answered(batch: Batch, answer: Answer) -> None:
         for number, line in enumerate(file, 1):
             status, body = answer(json.loads(line)["body"])
             BatchLine.objects.create(
-                batch=batch, number=number, status_code=status, body=json.dumps(body).encode()
+                batch=batch,
+                number=number,
+                status_code=status,
+                body=json.dumps(body).encode(),
+                first_token_ms=10.0,
+                total_ms=100.0 * number,
             )
     batch.advance(Status.FINALIZING)
     batches.write_batch(batch_id=batch.pk)

@@ -261,6 +261,14 @@ def test_log_probabilities_and_schemas_are_graded(sdk: Sdk, base: BaseModel) -> 
     assert "logprobs" not in str(EvalItem.objects.values_list("body"))
 
 
+def test_latency_is_graded(sdk: Sdk, base: BaseModel) -> None:
+    criteria = [{"type": "latency", "name": "quick", "max_total_ms": 200}]
+    run = go_on(_made(sdk, criteria), lambda body: (200, completion("2")))
+    assert (run.passed, run.failed, run.errored) == (2, 1, 0)
+    items = map(_body, run.items.order_by("number"))
+    assert [item["grades"][0]["score"] for item in items] == [100.0, 200.0, 300.0]
+
+
 def test_a_model_is_asked_in_the_fields_of_responses(sdk: Sdk, base: BaseModel) -> None:
     tool = {"type": "function", "name": "sum", "parameters": {"type": "object"}, "strict": True}
     format = {"type": "json_schema", "name": "a", "schema": {"type": "object"}, "strict": True}

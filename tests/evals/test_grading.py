@@ -13,6 +13,7 @@ from inference.errors import InvalidRequest
 from tenants.evals import templates
 from tenants.evals.criteria import (
     LabelModel,
+    Latency,
     LogProbability,
     Offered,
     SchemaCheck,
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.pure
 
 VALUES: dict[str, Any] = {
     "item": {"text": "Where?", "number": 3, "many": [{"a": "b"}], "none": None},
-    "sample": {"output_text": "Here: ß"},
+    "sample": {"output_text": "Here: ß", "timing": {"total_ms": 250.0, "first_token_ms": 40.5}},
 }
 
 
@@ -129,9 +130,14 @@ def test_strings_are_compared() -> None:
         (SchemaCheck(schema={"type": "object", "required": ["a"]}, input='{"a": 1}'), 1.0, True),
         (SchemaCheck(schema={"type": "object", "required": ["a"]}, input="{}"), 0.0, False),
         (SchemaCheck(schema={}, input="no JSON"), 0.0, False),
+        (Latency(max_total_ms=250), 250.0, True),
+        (Latency(max_total_ms=249.5), 250.0, False),
+        (Latency(max_first_token_ms=40), 40.5, False),
+        (Latency(max_total_ms=300, max_first_token_ms=40), 250.0, False),
+        (Latency(max_total_ms=300, max_first_token_ms=41), 250.0, True),
     ],
 )  # fmt: skip
-def test_texts_are_graded(criterion: Offered, score: float, passed: bool) -> None:
+def test_an_answer_is_graded(criterion: Offered, score: float, passed: bool) -> None:
     found = grade(criterion, VALUES)
     assert (found.score, found.passed, found.error) == (score, passed, "")
 
@@ -190,3 +196,28 @@ def test_a_mean_log_probability_is_a_grade() -> None:
     values = {"item": {}, "sample": {"logprobs": [-0.5, -1.0]}}
     assert grade(LogProbability(pass_threshold=-0.75), values).passed
     assert not grade(LogProbability(pass_threshold=-0.7), values).passed
+
+
+@pytest.mark.parametrize(
+    "timing",
+    [None, 3, {}, {"total_ms": None}, {"total_ms": "1"}, {"total_ms": True}, {"total_ms": -1}],
+)
+def test_an_unknown_time_is_not_graded(timing: Any) -> None:
+    found = grade(Latency(max_total_ms=1), {"item": {}, "sample": {"timing": timing}})
+    assert found.score is None and "not known" in found.error
+    assert grade(Latency(max_total_ms=1), {"item": {}}).score is None
+
+
+@pytest.mark.parametrize(
+    ("criterion", "param"),
+    [
+        (Latency(), "type"),
+        (Latency(max_total_ms=0), "max_total_ms"),
+        (Latency(max_first_token_ms=float("nan")), "max_first_token_ms"),
+        (Latency(max_total_ms=1, max_first_token_ms=1e9), "max_first_token_ms"),
+    ],
+)
+def test_a_latency_has_bounds(criterion: Latency, param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        criterion.check()
+    assert refused.value.param == param

@@ -722,6 +722,31 @@ def test_a_version_is_shown_beside_the_one_before(tenant: Tenant, admin: Client)
     ]  # fmt: skip
 
 
+def test_a_version_shows_how_its_answers_follow_schemas(tenant: Tenant, admin: Client) -> None:
+    adapter, key = make_adapter(tenant), make_key(tenant)[0]
+    first, second = make_version(adapter), make_version(adapter)
+    AdapterVersion.objects.update(config=CONFIG)
+    today = timezone.now()
+    before = today - timedelta(days=2)
+    met(key, today, requests=10, adapter="support", version=second, conformed=6, malformed=2)
+    met(key, before, requests=9, adapter="support", version=second, unchecked=1, conformed=2)
+    met(key, before, requests=8, adapter="support", version=first, conformed=8)
+    met(make_key(make_tenant())[0], today, requests=5, adapter="support", malformed=5)
+    page = admin.get(url(tenant, "support", "versions", f"{second.number}"))
+    told = {one.title: one for one in page.context["comparison"]}["Malformed answers"]
+    assert (told.before, told.now, told.tone) == ("0%", "20%", "bad")
+    traffic = page.context["traffic"]
+    assert (traffic.structure.conforming, traffic.structure.checked) == ("80%", 10)
+    assert [(one.at.date(), one.conformed, one.malformed, one.unchecked, one.conforming)
+            for one in traffic.structures] == [
+        (before.date(), 2, 0, 1, "100%"), (today.date(), 6, 2, 0, "75%")
+    ]  # fmt: skip
+    assert "Answers with a schema" in page.content.decode()
+    unused = make_version(adapter)
+    page = admin.get(url(tenant, "support", "versions", f"{unused.number}"))
+    assert "Answers with a schema" not in page.content.decode()
+
+
 def test_what_is_live_is_not_offered_to_be_promoted(tenant: Tenant, admin: Client) -> None:
     adapter = make_adapter(tenant)
     live, other = make_version(adapter), make_version(adapter)

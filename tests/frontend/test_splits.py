@@ -26,6 +26,7 @@ FILLED = {
     "header": "X-Team",
     "errors_margin": "1",
     "cuts_margin": "",
+    "structure_margin": "3",
     "slow_margin": "5",
     "slow_seconds": "1.5",
     "score_name": "liked",
@@ -72,6 +73,7 @@ def test_a_split_as_it_was_filled_in(client: Client, live: AdapterVersion) -> No
     assert split.guards == [
         {"kind": "errors", "margin": 0.01},
         {"kind": "slow", "margin": 0.05, "seconds": 1.5},
+        {"kind": "structure", "margin": 0.03},
         {"kind": "score", "name": "liked", "margin": 0.03},
     ]
 
@@ -86,7 +88,10 @@ def test_a_split_as_it_was_filled_in(client: Client, live: AdapterVersion) -> No
         ({"header": ""}, "Set `header`"),
         ({"score_name": "A b"}, "lowercase letters"),
         ({"errors_margin": "nan"}, "Enter a number"),
-        ({"errors_margin": "", "slow_margin": "", "score_name": ""}, "at least one guard"),
+        (
+            {"errors_margin": "", "slow_margin": "", "structure_margin": "", "score_name": ""},
+            "at least one guard",
+        ),
         ({"slow_seconds": ""}, "`seconds` of a guard must be a number"),
         ({"max_requests": "0"}, "greater than or equal to 1"),
     ],

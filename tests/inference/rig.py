@@ -78,6 +78,8 @@ class Keys:
         self.revoked: set[str] = set()
         self.keeping: set[str] = set()
         """Tenants whose prompts and answers are stored."""
+        self.repairing: set[str] = set()
+        """Tenants whose malformed answers are asked for again."""
         self.lookups: Counter[str] = Counter()
         """How often `key` and `model` were looked up."""
 
@@ -90,7 +92,7 @@ class Keys:
         scopes = frozenset({scope or "inference"})
         return Grant(
             id, id, tenant, scopes, None, weight, f"salt-{tenant}", key=f"of-{tenant}",
-            keeps_content=tenant in self.keeping,
+            keeps_content=tenant in self.keeping, repairs=tenant in self.repairing,
         )  # fmt: skip
 
     async def resolve(self, grant: Grant, name: str) -> ResolvedTarget:

@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 
 AliasName = Annotated[str, typer.Option("--alias", help="The alias that is split.")]
-KINDS = ("errors", "cuts", "slow")
+KINDS = ("errors", "cuts", "slow", "structure")
 GUARD = re.compile(r"([a-z0-9_.:-]+)=([0-9.]+)(?:@([0-9.]+))?")
 
 

@@ -191,6 +191,7 @@ def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
     """Context of the upload dialog."""
     return {
         "may_edit": caller.may(EDIT),
+        "may_repair": caller.may(Permission.EDIT_TENANT),
         "max_bytes": settings.MAX_ADAPTER_BYTES,
         "adapters_url": request.build_absolute_uri("/api/v1/adapters"),
         "uploads_url": request.build_absolute_uri("/api/v1/uploads"),

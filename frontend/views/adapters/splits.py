@@ -22,6 +22,9 @@ from tenants.models.annotations import is_word
 from tenants.models.splits import MAX_SECONDS, MAX_WEIGHT, GuardKind, check_weights
 from tenants.permissions import Caller
 
+BY_MARGIN = (GuardKind.ERRORS, GuardKind.CUTS, GuardKind.SLOW, GuardKind.STRUCTURE)
+"""Guards that are on if their margin is given."""
+
 
 class AliasField(forms.ModelChoiceField):  # type: ignore[type-arg]
     """Choice of an alias by its name."""
@@ -72,6 +75,10 @@ class SplitForm(forms.Form):
         required=False, initial=2, min_value=0.01, max_value=MAX_SECONDS,
         label="Slow is after (s)",
     )  # fmt: skip
+    structure_margin = forms.FloatField(
+        required=False, min_value=0, max_value=100, label="More malformed answers (points)",
+        help_text="Answers to requests with a JSON schema, or with tools, that do not follow it.",
+    )  # fmt: skip
     score_name = forms.CharField(
         required=False, validators=[is_word], label="Score name",
         help_text="The mean of a score from 0 to 1 that requests are given.",
@@ -118,7 +125,7 @@ class SplitForm(forms.Form):
 
     def _guards(self) -> Iterator[dict[str, Any]]:
         given = self.cleaned_data
-        for kind in (GuardKind.ERRORS, GuardKind.CUTS, GuardKind.SLOW):
+        for kind in BY_MARGIN:
             if (margin := given[f"{kind}_margin"]) is not None:
                 also = {"seconds": given["slow_seconds"]} if kind == GuardKind.SLOW else {}
                 yield {"kind": str(kind), "margin": margin / 100} | also

@@ -20,7 +20,7 @@ from django.db.models import (
     TextField,
     Value,
 )
-from django.db.models.functions import Cast, Coalesce, Extract
+from django.db.models.functions import Cast, Coalesce, Extract, TruncDay
 from django.utils import timezone
 
 from frontend.formats import ago, month, rate
@@ -28,10 +28,31 @@ from frontend.views.limits import last_day
 from frontend.views.overview.health import path
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth
+from tenants.models.usage.outcomes import STRUCTURES
 from tenants.utc import month_start
 
 LOOKED_BACK = timedelta(days=7)
 """The period over which versions are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class StructureDay:
+    """The answers of a day, or of several without `at`, that should have a structure."""
+
+    conformed: int = 0
+    malformed: int = 0
+    unchecked: int = 0
+    at: datetime | None = None
+    """The day's beginning."""
+
+    @property
+    def checked(self) -> int:
+        return self.conformed + self.malformed
+
+    @property
+    def conforming(self) -> str:
+        """The share of the checked ones that have it."""
+        return rate(share_of(self.conformed, self.checked))
 
 
 @dataclass(slots=True)
@@ -41,6 +62,8 @@ class AdapterTraffic:
     requests: int = 0
     failed: int = 0
     cost: int = 0
+    structures: list[StructureDay] = field(default_factory=list)
+    """Of each day with answers that should have a structure."""
     first_tokens: list[int] = field(default_factory=lambda: [0] * BUCKETS)
     by_hour: dict[int, int] = field(default_factory=dict)
     """Requests of each hour in which there were any, by its start in seconds since 1970."""
@@ -52,6 +75,9 @@ class AdapterTraffic:
         self.requests += row["requests"]
         self.failed += row["failed"]
         self.cost += int(row["cost"])
+        if any(row[name] for name in STRUCTURES):
+            found = {name: row[name] for name in STRUCTURES}
+            self.structures.append(StructureDay(**found, at=row.get("day")))
         for at in range(BUCKETS):
             self.first_tokens[at] += row[f"first{at}"]
         for hour, requests in zip(row.get("hours", ()), row.get("of_hours", ()), strict=True):
@@ -67,11 +93,23 @@ class AdapterTraffic:
 
     @property
     def failed_share(self) -> float | None:
-        return self.failed / self.requests if self.requests else None
+        return share_of(self.failed, self.requests)
 
     @property
     def errors(self) -> str:
         return rate(self.failed_share)
+
+    @property
+    def structure(self) -> StructureDay:
+        """Of all days together."""
+        days = self.structures
+        return StructureDay(
+            **{name: sum(getattr(one, name) for one in days) for name in STRUCTURES}
+        )
+
+    @property
+    def malformed_share(self) -> float | None:
+        return share_of(self.structure.malformed, self.structure.checked)
 
     @property
     def line(self) -> str:
@@ -107,11 +145,12 @@ def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, AdapterT
 
 
 def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[int, AdapterTraffic]:
-    """Traffic over LOOKED_BACK, by the version's row id."""
+    """Traffic over LOOKED_BACK, by the version's row id, with its days in order."""
     found = {version.pk: AdapterTraffic() for version in versions}
     since = last_day()[0] - LOOKED_BACK
     hours = RequestHour.objects.filter(tenant=tenant, at__gte=since, version__in=list(found))
-    for row in _sums(hours, "version"):
+    by_day = hours.annotate(day=TruncDay("at", tzinfo=UTC))
+    for row in _sums(by_day, "version", "day"):
         found[row["version"]].add(row)
     return found
 
@@ -133,16 +172,25 @@ def requests_of_day(tenant: Tenant) -> Coalesce:
     return Coalesce(Cast(found, BigIntegerField()), 0)
 
 
+def share_of(part: int, whole: int) -> float | None:
+    """The share from 0 to 1; None if there is no whole."""
+    return part / whole if whole else None
+
+
 def _seconds(at: datetime) -> int:
     """Seconds since 1970."""
     return int(at.timestamp())
 
 
-def _sums(figures: Any, by: str, **more: Aggregate) -> Iterable[Mapping[str, Any]]:
+def _sums(figures: Any, *by: str, **more: Aggregate) -> Iterable[Mapping[str, Any]]:
     sums: dict[str, Any] = {
         f"first{at}": Coalesce(Sum(f"first_tokens__{at}"), 0) for at in range(BUCKETS)
     }
     sums["failed"] = Sum("requests", filter=Q(outcome="failed"), default=0)
-    sums |= {"cost": Sum("cost", default=0)} | more | {"requests": Sum("requests", default=0)}
-    found: Iterable[Mapping[str, Any]] = figures.order_by().values(by).annotate(**sums)
+    sums |= (
+        {name: Sum(name, default=0) for name in (*STRUCTURES, "cost")}
+        | more
+        | {"requests": Sum("requests", default=0)}
+    )
+    found: Iterable[Mapping[str, Any]] = figures.order_by(*by).values(*by).annotate(**sums)
     return found

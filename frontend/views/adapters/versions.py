@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,13 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from frontend import bulk
-from frontend.formats import duration
+from frontend.formats import duration, rate
 from frontend.formats import number as number_of
 from frontend.lists import id_in_url
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
 from frontend.views.adapters.fingerprints import fingerprint, not_modified
-from frontend.views.adapters.traffic import of_versions
+from frontend.views.adapters.traffic import AdapterTraffic, of_versions
 from frontend.views.overview.health import later, points, tone
 from frontend.views.playground.prompts import scores_of, usable_sets
 from tenants.models import LIVE, AdapterVersion, State
@@ -68,12 +68,14 @@ def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
     others = list(readable.only("number", "state", "adapter")[:MAX_CHOICES])
     aliases = list(version.aliases.values_list("name", flat=True))
     before = ready_before(version, others)
+    traffic = of_versions(version.adapter.tenant, filter(None, (version, before)))
     return {
         "version": version,
         "adapter": version.adapter,
         "may_try": caller.may(Permission.USE_PLAYGROUND),
         "before": before,
-        "comparison": comparison(version, before) if version.state == State.READY else [],
+        "comparison": comparison(version, before, traffic) if version.state == State.READY else [],
+        "traffic": traffic[version.pk],
         "aliases": aliases,
         "names": [version.adapter.name + suffix for suffix in _suffixes(version, aliases)],
         "engines": engines_by_adapter().get(version.lora_name, []),
@@ -105,22 +107,28 @@ class Compared:
     tone: str
 
 
-def comparison(version: AdapterVersion, before: AdapterVersion | None) -> list[Compared]:
+def comparison(
+    version: AdapterVersion,
+    before: AdapterVersion | None,
+    traffic: Mapping[int, AdapterTraffic],
+) -> list[Compared]:
     """The traffic of both over LOOKED_BACK; empty if there is no version before."""
     if before is None:
         return []
-    traffic = of_versions(version.adapter.tenant, [version, before])
     one, other = traffic[version.pk], traffic[before.pk]
-    shares, p50s, p95s = (
-        (getattr(one, name), getattr(other, name)) for name in ("failed_share", "p50_s", "p95_s")
-    )
-    counts, wrong = (one.requests, other.requests), (one.errors, other.errors)
+    p50s, p95s = ((getattr(one, name), getattr(other, name)) for name in ("p50_s", "p95_s"))
     return [
-        Compared("Requests", number_of(counts[0]), number_of(counts[1]), "", ""),
-        Compared("Errors", *wrong, points(*shares), tone(*shares, least=0.0005)),
+        Compared("Requests", number_of(one.requests), number_of(other.requests), "", ""),
+        _shares("Errors", one.failed_share, other.failed_share),
+        _shares("Malformed answers", one.malformed_share, other.malformed_share),
         _times("TTFT p50", *p50s),
         _times("TTFT p95", *p95s),
     ]
+
+
+def _shares(title: str, now: float | None, before: float | None) -> Compared:
+    change, look = points(now, before), tone(now, before, least=0.0005)
+    return Compared(title, rate(now), rate(before), change, look)
 
 
 def _times(title: str, now: float | None, before: float | None) -> Compared:

@@ -11,6 +11,7 @@ import msgspec
 
 from tenants.evals.criteria import (
     LabelModel,
+    Latency,
     LogProbability,
     Offered,
     SchemaCheck,
@@ -82,6 +83,10 @@ def in_words(criterion: Offered) -> CriterionInWords:
     return CriterionInWords(criterion.name, kind, _demand(criterion), asked)
 
 
+TIMES = {"total_ms": "ended", "first_token_ms": "began"}
+"""What happened within a time that a criterion bounds."""
+
+
 def _demand(criterion: Offered) -> str:
     match criterion:
         case StringCheck():
@@ -106,6 +111,9 @@ def _demand(criterion: Offered) -> str:
         case LogProbability():
             least = criterion.pass_threshold
             return f"The mean log-probability of the answer's tokens is at least {least:g}"
+        case Latency():
+            times = [f"{TIMES[name]} within {most:g} ms" for name, most in criterion.bounds.items()]
+            return f"The answer {' and '.join(times)}"
 
 
 def _phrase(text: str) -> str:

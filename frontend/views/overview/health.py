@@ -92,6 +92,9 @@ class RequestSums:
         self.prompt_tokens: int = total("prompt_tokens")
         self.cached_tokens: int = total("cached_tokens")
         self.output_tokens: int = total("output_tokens")
+        self.conformed: int = total("conformed")
+        self.malformed: int = total("malformed")
+        self.unchecked: int = total("unchecked")
         self.cost = int(total("cost"))
         self._buckets = [int(total(f"first_tokens{at}")) for at in range(BUCKETS)]
         self._tokens, self._seconds = int(total("decode_tokens")), float(total("decode_s"))

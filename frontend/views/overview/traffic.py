@@ -34,10 +34,16 @@ TOKENS: Parts = {
     "Cached prompt": lambda sums: sums.cached_tokens,
     "Output": lambda sums: sums.output_tokens,
 }
+STRUCTURES: Parts = {
+    "Conformed": lambda sums: sums.conformed,
+    "Malformed": lambda sums: sums.malformed,
+    "Unchecked": lambda sums: sums.unchecked,
+}
 SHOWN: Mapping[str, tuple[str, Parts]] = {
     "requests": ("Requests", REQUESTS),
     "tokens": ("Tokens", TOKENS),
     "wrong": ("Errors and refusals", {name: REQUESTS[name] for name in ("Refused", "Failed")}),
+    "structure": ("Answers with a schema", STRUCTURES),
 }
 """What the chart can show, by its name in the query: a title, and the series."""
 

@@ -9,7 +9,7 @@ from inference.gateway.exchanges.exchange import EVENT_STREAM, Headers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.requests.stream import Stream
 from inference.link.wire import Delta, Done
-from inference.operations.operation import Framing
+from inference.operations.operation import Call, Framing
 
 CHUNKS_AT_ONCE = 256
 """Chunks framed per turn of the event loop, which takes well under a millisecond; a slow reader may
@@ -20,11 +20,21 @@ Framed = Callable[[], Framing]
 """Makes the framing. Called once an engine has the request, as the framing names its revision."""
 
 
+def framing_of(stream: Stream, call: Call) -> Framing:
+    """The framing of the call's answer in this stream."""
+    request = stream.request
+    return call.operation.framing(call, request.id, int(request.started_at), request.revision)
+
+
 async def write_whole(
     exchange: InferenceExchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
     """Write one JSON body, once the engine is done."""
-    body = await whole(stream, framed, await stream.read())
+    await reply_whole(exchange, await whole(stream, framed, await stream.read()), headers)
+
+
+async def reply_whole(exchange: InferenceExchange, body: bytes, headers: Headers = ()) -> None:
+    """Write a whole answer, which is stored first if it is to be."""
     if exchange.storage is not None:
         body = await exchange.storage.whole(exchange.id, body)
     await exchange.reply(200, body, headers)

@@ -21,6 +21,7 @@ from inference.errors import BY_CODE, ClientDisconnected, InferenceError
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.histogram import Histogram, HistogramExample
 from inference.link.accounts import Usage
+from inference.operations.structure import StructureOutcome
 
 DURATION_S = tuple(0.01 * 2**n for n in range(14))
 """Bounds for whole operations and their parts: 0.01 s, doubling to 81.92 s."""
@@ -137,6 +138,8 @@ class Measures:
     """By base model and engine (empty if no engine had the request), outcome, and code."""
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Requests refused by limits, by the limit's kind and scope."""
+    structures: Counter[tuple[str, StructureOutcome]] = field(default_factory=Counter)
+    """Answers that should have a structure, by base model and what was found."""
     engines_lost: Counter[str] = field(default_factory=Counter)
     """Engines that left without draining first, by base model."""
     _used_at: dict[str, float] = field(default_factory=dict)
@@ -149,6 +152,8 @@ class Measures:
         for outcome, code in EXPECTED:
             self.requests[base_model, id, outcome, code] += 0
         self.engines_lost[base_model] += 0
+        for found in StructureOutcome:
+            self.structures[base_model, found] += 0
         return self.engines.setdefault((base_model, id), OnEngine.empty())
 
     def held(self, base_model: str, seconds: float) -> None:
@@ -191,6 +196,10 @@ class Measures:
         if error.limit_kind:
             self.refusals[error.limit_kind, error.limit_scope] += 1
 
+    def checked(self, base_model: str, found: StructureOutcome) -> None:
+        """Count an answer that should have a structure."""
+        self.structures[base_model, found] += 1
+
     def forget(self, connected: Collection[tuple[str, str]], now: float) -> None:
         """Drop the figures of engines that have been gone for FORGET_S, because an engine may have
         a new id at each start, and FORGET_S later those of a base model without any. Call it from
@@ -211,6 +220,8 @@ class Measures:
                 del self._used_at[base_model]
                 self.hold_seconds.pop(base_model, None)
                 self.engines_lost.pop(base_model, None)
+                for found in StructureOutcome:
+                    self.structures.pop((base_model, found), None)
 
     def histograms(self, name: str) -> Iterator[tuple[str, str, Histogram]]:
         """The histogram of this name of each engine, with base model and engine id."""

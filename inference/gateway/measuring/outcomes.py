@@ -19,6 +19,7 @@ import msgspec
 
 from inference.gateway.measuring.measures import FAILED, REFUSED
 from inference.gateway.measuring.sums import BUCKETS, MeasureSums, added, bucket_of
+from inference.operations.structure import StructureOutcome
 
 MINUTE_S = 60
 MAX_ALIKE = 20
@@ -48,25 +49,36 @@ class OutcomeGroup(NamedTuple):
     limit_scope: str
 
 
+SUMMED = (
+    "requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "conformed", "malformed",
+    "unchecked", "decode_tokens", "decode_s",
+)  # fmt: skip
+"""The fields of `OutcomeSums` that are numbers."""
+
+
 class OutcomeSums(msgspec.Struct):
     """Requests of one group. `cost` is in pico-units, as gateways see it. `first_tokens` counts
     requests by the bucket of their time to first token, `totals` counts completed ones by that of
     their total time; each is empty if there are none. `decode_tokens` were generated in `decode_s`,
-    not counting the first token of each request."""
+    not counting the first token of each request. Of the requests whose answers should have had a
+    structure (`operations.structure`), `conformed` had it, `malformed` did not, and `unchecked`
+    were not checked."""
 
     requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     cost: int = 0
+    conformed: int = 0
+    malformed: int = 0
+    unchecked: int = 0
     decode_tokens: int = 0
     decode_s: float = 0.0
     first_tokens: list[int] = []
     totals: list[int] = []
 
     def add(self, other: OutcomeSums) -> None:
-        for name in ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost",
-                     "decode_tokens", "decode_s"):  # fmt: skip
+        for name in SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.first_tokens = _added(self.first_tokens, other.first_tokens)
         self.totals = _added(self.totals, other.totals)
@@ -110,6 +122,9 @@ class SplitObservation(msgspec.Struct, frozen=True, kw_only=True):
     weight: int
     failed: bool
     cut: bool
+    conforms: bool | None
+    """Whether the answer has the structure that was asked for; None if none was, or it was not
+    checked."""
     ttft_s: float | None
     ended_at: float
 
@@ -132,6 +147,7 @@ class EndedFigures(NamedTuple):
     ttft_s: float | None = None
     total_s: float | None = None
     """Set for completed requests that an engine had."""
+    structure: StructureOutcome | None = None
 
 
 class Outcomes:
@@ -163,6 +179,9 @@ class Outcomes:
         tally.cached_tokens += ended.cached_tokens
         tally.output_tokens += ended.output_tokens
         tally.cost += ended.cost
+        tally.conformed += ended.structure == StructureOutcome.CONFORMED
+        tally.malformed += ended.structure == StructureOutcome.MALFORMED
+        tally.unchecked += ended.structure == StructureOutcome.UNCHECKED
         _time(tally, ended)
         if refusal is not None:
             self.keep(group, refusal)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from inference.errors import InferenceError, InvalidApiKey
 from inference.gateway.measuring.measures import COMPLETED, FAILED, code_of
 from inference.gateway.measuring.outcomes import (
@@ -12,6 +14,12 @@ from inference.gateway.measuring.outcomes import (
     SplitObservation,
 )
 from inference.gateway.records.log_line import Asked, LogLine
+from inference.operations.structure import StructureOutcome
+
+CONFORMS: Mapping[StructureOutcome | None, bool] = {
+    StructureOutcome.CONFORMED: True,
+    StructureOutcome.MALFORMED: False,
+}
 
 
 def shown_code(line: LogLine, asked: Asked, error: InferenceError | None) -> str:
@@ -66,7 +74,9 @@ def refusal_of(
     )
 
 
-def observation_of(line: LogLine, asked: Asked, now: float) -> SplitObservation | None:
+def observation_of(
+    line: LogLine, asked: Asked, structure: StructureOutcome | None, now: float
+) -> SplitObservation | None:
     """What became of a request of a split, that ended at `now` (unix time); None if it is of none,
     or says nothing of its version: it was refused or cancelled, or used no adapter."""
     target = None if asked.request is None else asked.request.target
@@ -83,13 +93,16 @@ def observation_of(line: LogLine, asked: Asked, now: float) -> SplitObservation 
         weight=target.arm.weight,
         failed=line.outcome == FAILED,
         cut=line.finish_reason == "length",
+        conforms=CONFORMS.get(structure),
         ttft_s=asked.request.ttft_s,
         ended_at=now,
     )
 
 
-def figures_of(line: LogLine, asked: Asked) -> EndedFigures:
-    """What the request used, and how long it took."""
+def figures_of(
+    line: LogLine, asked: Asked, structure: StructureOutcome | None = None
+) -> EndedFigures:
+    """What the request used, how long it took, and what was found of its answer's structure."""
     request = asked.request
     if request is None or request.done is None:
         return EndedFigures()
@@ -101,6 +114,7 @@ def figures_of(line: LogLine, asked: Asked) -> EndedFigures:
         request.target.price.cost(usage),
         request.ttft_s,
         request.total_s if line.outcome == COMPLETED else None,
+        structure,
     )
 
 

@@ -21,6 +21,7 @@ from inference.gateway.records.outcome import (
 )
 from inference.gateway.records.span import attributes_of, span_name, traced_as
 from inference.operations.operation import Operation
+from inference.operations.structure import StructureOutcome
 from inference.tracing import Span, Tracer
 
 log = structlog.get_logger(__name__)
@@ -53,7 +54,7 @@ class Records:
         line = line_of(asked, error, elapsed_s)
         if asked.operation is not None:
             self._count(line, asked, error)
-        self._note(line, asked, error, elapsed_s)
+        self._note_checked(line, asked, error, elapsed_s)
         if asked.span is not None:
             asked.span.end(
                 name=span_name(asked), attributes=attributes_of(asked, line), error=line.error or ""
@@ -74,16 +75,33 @@ class Records:
                 time.monotonic(),
             )
 
-    def _note(
+    def _note_checked(
         self, line: LogLine, asked: Asked, error: InferenceError | None, elapsed_s: float
     ) -> None:
-        """Add the request to the outcomes that its tenant sees; of those that generate nothing,
-        only the refused ones."""
-        now, request, refusal = time.time(), asked.request, None
+        """Note the request, once its answer's structure is checked if it is to be."""
+        note = partial(self._note, line, asked, error, elapsed_s, time.time())
+        if asked.stream is None or asked.stream.structure is None:
+            return note(None)
+        asked.stream.structure.on_outcome(note)
+
+    def _note(
+        self,
+        line: LogLine,
+        asked: Asked,
+        error: InferenceError | None,
+        elapsed_s: float,
+        now: float,
+        structure: StructureOutcome | None,
+    ) -> None:
+        """Add the request, which ended at `now`, to the outcomes that its tenant sees; of those
+        that generate nothing, only the refused ones."""
+        if structure is not None:
+            self._measures.checked(line.base_model or "", structure)
+        request, refusal = asked.request, None
         handed_over = request is not None and request.handed_over
         if handed_over or not self._outcomes.counts(line.tenant or ""):
             return
-        if (observation := observation_of(line, asked, now)) is not None:
+        if (observation := observation_of(line, asked, structure, now)) is not None:
             self._outcomes.observe(observation)
         if (group := group_of(line, asked, error, now)) is None:
             return
@@ -91,6 +109,6 @@ class Records:
             began = now - elapsed_s if request is None else request.started_at
             refusal = refusal_of(line, group, error, started_at=began, total_s=elapsed_s)
         if asked.operation is not None:
-            self._outcomes.note(group, figures_of(line, asked), refusal)
+            self._outcomes.note(group, figures_of(line, asked, structure), refusal)
         elif refusal is not None:
             self._outcomes.keep(group, refusal)

@@ -368,6 +368,8 @@ class Requests:
     def _deliver(self, stream: Stream, delta: Delta) -> None:
         if stream.capture is not None:
             stream.capture.add(delta)
+        if stream.structure is not None:
+            stream.structure.add(delta)
         if stream.request.is_wanted:
             stream.push(delta)
 

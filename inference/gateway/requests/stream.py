@@ -14,13 +14,19 @@ from functools import partial
 
 from inference.errors import InferenceError
 from inference.gateway.measuring.content import Capture
+from inference.gateway.measuring.measures import CANCELLED, REASONS
 from inference.gateway.requests.admitted import Watch
 from inference.gateway.requests.attempt import Attempt
 from inference.gateway.requests.request import Commands, Request, RequestState
+from inference.gateway.structures.recording import StructureRecording
 from inference.link.wire import GONE, Delta, Done
 
 Event = Callable[..., Commands]
 """A method of `Request` that is one of its events."""
+
+
+FINISHED = {None, *REASONS} - {CANCELLED}
+"""Finish reasons of answers that were not ended from outside."""
 
 
 class Gone(Exception):
@@ -41,6 +47,8 @@ class Stream:
         self.request, self.watch = request, watch
         self.capture: Capture | None = None
         """Records its answer, if its tenant keeps content."""
+        self.structure: StructureRecording | None = None
+        """Records its answer, if that is to be checked."""
         self.attempt: Attempt | None = None
         """The last attempt."""
         self.timer: asyncio.TimerHandle | None = None
@@ -84,6 +92,20 @@ class Stream:
             capture.drop()
         else:
             capture.end(request.done, request.target.model, time.time() - request.total_s)
+
+    def attach_structure(self, recording: StructureRecording | None) -> None:
+        """As `attach_capture`, for a recording that is checked at the end."""
+        if recording is not None:
+            self.structure = recording
+            self.on_settled(partial(self._end_structure, recording))
+
+    def _end_structure(self, recording: StructureRecording) -> None:
+        done = self.request.done
+        assert done is not None
+        if done.fault is None and done.finish_reason in FINISHED and not self.request.handed_over:
+            recording.end(done)
+        else:
+            recording.drop()
 
     # --- the reader ------------------------------------------------------------------------------
 

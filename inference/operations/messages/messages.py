@@ -25,6 +25,7 @@ from inference.operations.instant import InstantOperation, PlainTokenizer, check
 from inference.operations.messages.framing import MessagesFraming
 from inference.operations.openai import NULL
 from inference.operations.operation import Call, Framing, Operation, PlainPrompt
+from inference.operations.structure import AskedStructure
 
 SERVED = {
     "text": ("text",),
@@ -155,6 +156,7 @@ class Messages(Operation):
             body=body,
             beginnings=_beginnings(fields),
             user=(fields.metadata or {}).get("user_id") or "",
+            structure=AskedStructure.of(fields.output_config, b"", fields.tools),
             tells_edits=fields.context_management is not None,
         )
 

@@ -54,6 +54,7 @@ from inference.operations.responses.items import (
     read_input,
     refers,
 )
+from inference.operations.structure import AskedStructure
 
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for log-probabilities."""
@@ -117,6 +118,7 @@ class ResponsesOperation(Operation):
             beginnings=_beginnings(fields),
             user=fields.user or "",
             safety_identifier=fields.safety_identifier or "",
+            structure=AskedStructure.of(fields.text, fields.structured_outputs, fields.tools),
             echoed=_echoed(fields, text, choice, tools),
             namespaces={flat_name(*at): at for at in tools if at[0]},
             store=fields.store is not False,

@@ -42,6 +42,12 @@ SELECT tenant_id, key_id, version_id, adapter, base_model, started_at,
             WHEN finish_reason = 'cancelled' THEN 'cancelled' ELSE 'failed' END AS outcome,
        finish_reason AS code, '' AS limit_kind, '' AS limit_scope, prompt_tokens, cached_tokens,
        completion_tokens AS output_tokens, cost,
+       (version_id IS NOT NULL AND finish_reason = 'stop'
+           AND abs(hashtext(id)::bigint) %% 40 BETWEEN 1 AND 19)::int AS conformed,
+       (version_id IS NOT NULL AND finish_reason = 'stop'
+           AND abs(hashtext(id)::bigint) %% 40 = 0)::int AS malformed,
+       (version_id IS NOT NULL AND finish_reason = 'length'
+           AND abs(hashtext(id)::bigint) %% 2 = 0)::int AS unchecked,
        greatest(0, completion_tokens - 1) AS decode_tokens, total_s - ttft_s AS decode_s,
        width_bucket(ttft_s, %(bounds)s) AS first,
        CASE WHEN finish_reason IN ('stop', 'length') THEN width_bucket(total_s, %(bounds)s)
@@ -49,10 +55,13 @@ SELECT tenant_id, key_id, version_id, adapter, base_model, started_at,
 FROM tenants_usageevent WHERE tenant_id = ANY(%(tenants)s) AND started_at >= %(hours_since)s
 UNION ALL
 SELECT tenant_id, key_id, NULL, adapter, base_model, started_at, outcome, code, limit_kind,
-       limit_scope, 0, 0, 0, 0, 0, 0, NULL, NULL
+       limit_scope, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL
 FROM tenants_refusedrequest WHERE tenant_id = ANY(%(tenants)s)
 """
-_COUNTS = "prompt_tokens, cached_tokens, output_tokens, cost, decode_tokens, decode_s"
+_COUNTS = (
+    "prompt_tokens, cached_tokens, output_tokens, cost, conformed, malformed, unchecked, "
+    "decode_tokens, decode_s"
+)
 _WHAT = "outcome, code, limit_kind, limit_scope"
 
 

@@ -77,6 +77,8 @@ from tenants.naming import ISOLATION_TENANTS
 
 log = structlog.get_logger(__name__)
 
+CHECKED_S = 2.0
+"""How long the checks of the last answers may take at shutdown."""
 BEAT_S = 3.0
 """How often this process reports in PostgreSQL that it is alive."""
 
@@ -199,6 +201,7 @@ class RunningPlane(Lifespan):
         telling = parts.hub.outcomes, parts.registry, self._tell_refused
         stack.push_async_callback(outcomes.write, *telling)
         stack.push_async_callback(content.write, parts.hub.contents, parts.contents)
+        stack.push_async_callback(parts.hub.structures.finish, CHECKED_S)
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
             ("traffic", partial(traffic.share, parts.hub, parts.registry)),

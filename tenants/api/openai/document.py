@@ -96,6 +96,15 @@ IDEMPOTENCY_KEY: Object = {
         "A retry with the same key and body receives the same answer and is billed only once."
     ),
 }
+STRUCTURE_REPAIR: Object = {
+    "name": "Structure-Repair",
+    "in": "header",
+    "schema": {"type": "string", "enum": ["once", "never"]},
+    "description": (
+        "Whether a whole answer that does not follow the JSON schema or the tools of this request "
+        "is asked for again, once; both are billed. By default as the tenant has it."
+    ),
+}
 GENERATING = ASKING | {408, 409, 413, 415, 422, 429, 502, 504}
 AT_THE_EDGE = {414, 431}
 """Refused before the operation is known: always in OpenAI's format."""
@@ -450,13 +459,18 @@ def _posting(operation: Operation) -> Object:
     request, answer = BODIES[operation.name]
     described = _answer(answer)
     described["headers"] |= {header: {"schema": WORD} for header in rate_limits()}
+    parameters = [IDEMPOTENCY_KEY]
     if "stream" in operation.accepted:
         described["content"]["text/event-stream"] = {
             "schema": {"type": "string", "description": "Chunks if `stream` is true."}
         }
+        described["headers"]["structure-repair"] = {
+            "schema": {"type": "string", "enum": ["repaired", "failed"]}
+        }
+        parameters.append(STRUCTURE_REPAIR)
     return {
         "operationId": operation.name,
-        "parameters": [IDEMPOTENCY_KEY],
+        "parameters": parameters,
         "security": [{"apiKey": []}],
         "requestBody": {"required": True, "content": _json(request)},
         "responses": {"200": described, **_errors(GENERATING, operation.errors)},

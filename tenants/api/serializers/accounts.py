@@ -41,7 +41,7 @@ class OneTenantSerializer(TenantSerializer):
     storage = serializers.SerializerMethodField()
 
     class Meta(TenantSerializer.Meta):
-        fields = [*TenantSerializer.Meta.fields, "second_factor_required", "storage"]
+        fields = [*TenantSerializer.Meta.fields, "second_factor_required", "repair", "storage"]
 
     @extend_schema_field(StorageSerializer)
     def get_storage(self, tenant: Tenant) -> dict[str, int]:

@@ -69,6 +69,13 @@ class MetricsLineSerializer(serializers.Serializer[Any]):
     prompt_tokens = serializers.IntegerField()
     cached_tokens = serializers.IntegerField(help_text="Prompt tokens that were in the cache.")
     output_tokens = serializers.IntegerField()
+    conformed = serializers.IntegerField(
+        help_text="Answers that follow the JSON schema, or the tools, of their request."
+    )
+    malformed = serializers.IntegerField(help_text="Answers that do not.")
+    unchecked = serializers.IntegerField(
+        help_text="Answers that should, but were cut, or were too large or took too long to check."
+    )
     cost = serializers.DecimalField(
         max_digits=38,
         decimal_places=12,

@@ -35,6 +35,7 @@ class GuardSerializer(StrictMixin, serializers.Serializer[Any]):
         choices=GuardKind.choices,
         help_text="`errors`: requests that failed, not through a fault of their own. `cuts`: "
         "answers that ended at their maximum length. `slow`: first tokens after `seconds`. "
+        "`structure`: answers that do not follow the JSON schema or the tools of their request. "
         "`score`: the mean of a score that requests are given.",
     )
     margin = serializers.FloatField(

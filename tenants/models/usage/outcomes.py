@@ -28,7 +28,12 @@ from tenants.models.usage.listed import Mark, Outcome, RequestQuerySet
 
 M = TypeVar("M", bound=models.Model, covariant=True)
 
-COUNTS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "decode_tokens")
+STRUCTURES = ("conformed", "malformed", "unchecked")
+"""Counts of requests whose answers should have a structure."""
+COUNTS = (
+    "requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", *STRUCTURES,
+    "decode_tokens",
+)  # fmt: skip
 BY_OUTCOME = (COMPLETED, CANCELLED, REFUSED, FAILED)
 """The outcomes as metrics name them; `figures` has a count under each of these names."""
 TIMES = ("first_tokens", "totals")
@@ -79,7 +84,8 @@ class Figures(models.Model):
 
     `code` is the finish reason or the error's code; `limit_kind` and `limit_scope` are those of the
     limit that refused. `cost` is in pico-units, as gateways saw it. `decode_tokens` were generated
-    in `decode_s`, not counting the first token of each request.
+    in `decode_s`, not counting the first token of each request. Of the requests whose answers
+    should follow a schema, `conformed` did, `malformed` did not, and `unchecked` were not checked.
     """
 
     at = models.DateTimeField()
@@ -92,6 +98,9 @@ class Figures(models.Model):
     cached_tokens = models.BigIntegerField()
     output_tokens = models.BigIntegerField()
     cost = models.DecimalField(max_digits=38, decimal_places=0)
+    conformed = models.BigIntegerField(default=0, db_default=0)
+    malformed = models.BigIntegerField(default=0, db_default=0)
+    unchecked = models.BigIntegerField(default=0, db_default=0)
     decode_tokens = models.BigIntegerField()
     decode_s = models.FloatField()
     first_tokens = ArrayField(models.BigIntegerField())

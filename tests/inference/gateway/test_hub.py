@@ -27,6 +27,7 @@ from inference.gateway.measuring.content import RequestContents
 from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
+from inference.gateway.structures.recording import StructureRecording
 from inference.interfaces.directory import TokenPrice
 from inference.interfaces.limiter import Reservation, ReservationRequest
 from inference.link import wire
@@ -34,6 +35,8 @@ from inference.link.accounts import Usage
 from inference.link.engine_info import EngineStats, ModelInfo
 from inference.link.prefixes import Prefix
 from inference.link.wire import Delta, Done, Fault, Frame, UsageAck, UsageReport
+from inference.operations.structure import StructureOutcome
+from tests.inference.gateway.structures.test_recording import FORMAT, Noted
 from tests.inference.played import Bench, benched, entry, given
 from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
@@ -136,6 +139,25 @@ async def test_what_another_gateway_goes_on_with_is_taken_up_there(bench: Bench)
     engine.say(Done("r1", Usage(), "abort"))
     await until(lambda: stream.done)
     assert (contents.take(10, 1 << 20), contents.space.total) == ([], 0)
+
+
+async def test_only_a_finished_answer_is_checked(bench: Bench) -> None:
+    engine, checks = await bench.join(), Noted()
+    for number, (done, checked) in enumerate([
+        (Done("r", Usage(), "stop"), True), (Done("r", Usage(), "invalid_api_key"), False),
+        (Done("r", Usage(), fault=Fault.of(InvalidRequest("bad"))), False),
+    ]):  # fmt: skip
+        id, found = f"r{number}", list[StructureOutcome | None]()
+        stream = bench.submit(id)
+        stream.attach_structure(None)
+        stream.attach_structure(StructureRecording(checks, 1, FORMAT))
+        engine.say(wire.Step([Delta(id, "Hello", 1)]))
+        engine.say(msgspec.structs.replace(done, id=id))
+        assert stream.structure is not None
+        stream.structure.on_outcome(found.append)
+        await until(found.__len__)
+        assert found == [StructureOutcome.CONFORMED if checked else None]
+    assert [one.text for one in checks.answers] == ["Hello"] and checks.room.total == 0
 
 
 async def test_a_request_that_fails_raises_what_the_engine_said(bench: Bench) -> None:

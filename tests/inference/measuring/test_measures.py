@@ -34,6 +34,7 @@ from inference.gateway.requests.held import Holding
 from inference.link import wire
 from inference.link.accounts import Usage
 from inference.link.wire import Delta, Done, Fault
+from inference.operations.structure import StructureOutcome
 from inference.tracing import Tracer
 from tests.inference.played import benched
 from tests.inference.rig import until
@@ -331,6 +332,20 @@ def test_tenants_are_named_only_if_configured() -> None:
     busiest = Busiest(0)
     busiest.note("acme", "completed", 5, 6, 0.0)
     assert not busiest.requests and not busiest.tokens
+
+
+def test_structured_answers_are_counted_from_zero_until_their_base_model_is_gone() -> None:
+    measures = Measures()
+    measures.engine("base", "engine-1")
+    measures.checked("base", StructureOutcome.MALFORMED)
+    assert measures.structures == {
+        ("base", StructureOutcome.CONFORMED): 0,
+        ("base", StructureOutcome.MALFORMED): 1,
+        ("base", StructureOutcome.UNCHECKED): 0,
+    }
+    for now in (1.0, FORGET_S + 2, FORGET_S + 3, 2 * FORGET_S + 5):
+        measures.forget([], now)
+    assert not measures.structures
 
 
 def test_the_first_are_named_until_others_are_busier() -> None:

@@ -46,7 +46,8 @@ def errors(answer: Any) -> set[str]:
 
 
 def test_figures_come_by_the_hour(owner: Api, key: ApiKey) -> None:
-    met(key, NOON, requests=4, bucket=2, cost=3 * PICO, decode_tokens=60, decode_s=2.0)
+    met(key, NOON, requests=4, bucket=2, cost=3 * PICO, decode_tokens=60, decode_s=2.0,
+        conformed=2, malformed=1)  # fmt: skip
     met(key, NOON, "refused", 1, code="rate_limit_exceeded")
     met(key, NOON + timedelta(hours=2), requests=1)
     met(make_key(make_tenant())[0], NOON, requests=100)
@@ -55,6 +56,7 @@ def test_figures_come_by_the_hour(owner: Api, key: ApiKey) -> None:
     assert first == {
         "start": "2026-05-01T12:00:00Z", "requests": 5, "completed": 4, "cancelled": 0,
         "refused": 1, "failed": 0, "prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 0,
+        "conformed": 2, "malformed": 1, "unchecked": 0,
         "cost": "3.000000000000", "currency": "usd", "output_tokens_per_s": 30.0,
         "ttft_p50_s": 0.03, "ttft_p95_s": pytest.approx(0.039), "total_p50_s": 0.03,
         "total_p95_s": pytest.approx(0.039), "first_tokens": buckets, "totals": buckets,

@@ -15,6 +15,7 @@ from django.utils import timezone
 from gateway.planes.recording import outcomes as writer
 from inference.gateway.measuring.outcomes import EndedFigures, OutcomeGroup, Outcomes, Refusal
 from inference.gateway.measuring.sums import BUCKETS
+from inference.operations.structure import StructureOutcome
 from tenants import housekeeping
 from tenants.directory.registry import DirectoryRegistry
 from tenants.models import (
@@ -28,6 +29,7 @@ from tenants.models import (
 )
 from tests.tenants.making import make_key, make_tenant
 
+CONFORMED = StructureOutcome.CONFORMED
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NAMES = ("tenant_id", "key_id", "outcome", "requests")
 
@@ -101,7 +103,9 @@ async def test_minutes_add_up_to_hours_and_keys_to_totals(
             (globex, NOON, "completed"),
         ):  # fmt: skip
             counted.note(
-                group(key, at, outcome), EndedFigures(10, 4, 6, 10**20, 0.015, 2.015), None
+                group(key, at, outcome),
+                EndedFigures(10, 4, 6, 10**20, 0.015, 2.015, CONFORMED),
+                None,
             )
         await written(registry, counted)
         assert counted.take() == ({}, [], [])
@@ -138,6 +142,7 @@ async def test_minutes_add_up_to_hours_and_keys_to_totals(
     )()
     assert (whole["requests"], whole["completed"], whole["refused"]) == (8, 6, 2)
     assert (whole["prompt_tokens"], whole["decode_tokens"], whole["decode_s"]) == (80, 40, 16.0)
+    assert (whole["conformed"], whole["malformed"], whole["unchecked"]) == (8, 0, 0)
     buckets = [whole[f"first_tokens{at}"] for at in range(BUCKETS)]
     assert buckets == [0, 8] + [0] * (BUCKETS - 2)
 

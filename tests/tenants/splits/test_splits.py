@@ -102,7 +102,7 @@ class TestStart:
             ({"guards": []}, "at least one guard"),
             ({"guards": [ERRORS] * (MAX_GUARDS + 1)}, f"1 to {MAX_GUARDS} guards"),
             ({"guards": [ERRORS] * 2}, "two guards of the kind `errors`"),
-            ({"guards": [{"kind": "luck"}]}, "must be one of errors, cuts, slow, score"),
+            ({"guards": [{"kind": "luck"}]}, "must be one of errors, cuts, slow, structure, score"),
             ({"guards": [ERRORS | {"name": "x"}]}, "has no field `name`"),
             ({"guards": [{"kind": "errors", "margin": float("nan")}]}, "from 0 to 1"),
             ({"guards": [{"kind": "errors", "margin": True}]}, "from 0 to 1"),
@@ -239,6 +239,14 @@ class TestJudge:
         assert first["candidate"] == second["candidate"] == {"requests": 1, "mean": 1.0}
         assert first["stable"] == second["stable"] == {"requests": 1, "mean": 0.0}
         assert split.figures["requests"] == [1, 2]
+
+    def test_malformed_answers_count(self, live: AdapterVersion) -> None:
+        split = start(live, guards=[{"kind": "structure"}], rolls_back=False)
+        for number, conforms in enumerate((True, False, None)):
+            seen(split, number, candidate=True, conforms=conforms)
+        (guard,) = judged(split).figures["guards"]
+        assert guard["label"] == "answers that miss their schema"
+        assert guard["candidate"] == {"requests": 2, "mean": 0.5}
 
     def test_scores_count_once_whenever_they_come(self, live: AdapterVersion) -> None:
         split = start(live, guards=[LIKED | {"low": 1, "high": 5}], rolls_back=False)

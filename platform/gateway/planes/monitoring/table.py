@@ -262,6 +262,11 @@ METRICS: Sequence[MetricRow] = (
         "Requests missing from the console's history because the database was unavailable "
         "for too long.",
         _number(lambda sources: sources.hub.outcomes.dropped)),
+    MetricRow("structured_answers", COUNTER,
+        "Finished answers that should follow a JSON schema, or call tools, by whether they do: "
+        "conformed, malformed, or unchecked.",
+        _counts(lambda sources: sources.hub.measures.structures),
+        ("base_model", "outcome")),
     MetricRow("content_dropped", COUNTER,
         "Requests whose content should have been stored but was not, for lack of memory "
         "or of the database.",

@@ -21,11 +21,13 @@ from tenants.api.permissions import TenantView
 from tenants.api.serializers.history import MetricsLineSerializer
 from tenants.billing.money import amount
 from tenants.models import AdapterVersion, RequestHour, RequestMinute, TotalHour, TotalMinute
-from tenants.models.usage.outcomes import BY_OUTCOME
+from tenants.models.usage.outcomes import BY_OUTCOME, STRUCTURES
 from tenants.permissions import Permission
 from tenants.utc import DAY, HOUR, MINUTE
 
-COUNTS = ("requests", *BY_OUTCOME, "prompt_tokens", "cached_tokens", "output_tokens")
+COUNTS = (
+    "requests", *BY_OUTCOME, "prompt_tokens", "cached_tokens", "output_tokens", *STRUCTURES,
+)  # fmt: skip
 DETAILS = {"key", "adapter", "version", "base_model"}
 """Groups and filters that totals do not have."""
 GROUPS: Mapping[str, Sequence[str]] = {
