@@ -175,7 +175,7 @@ class SharedBase:
         logits, following = output.logits[chosen], ids[:, 1:][:, places][chosen]
         found = F.cross_entropy(logits.float(), following, reduction="none")
         sums = torch.zeros(len(rows), device=device).index_add(0, chosen.nonzero()[:, 0], found)
-        return list(sums.split(sizes))
+        return list(torch.split(sums, sizes))
 
     def log_probabilities(self, ids: list[int], weights: LoraWeights | None) -> list[float]:
         """Of each token but the first."""

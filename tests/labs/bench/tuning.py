@@ -86,7 +86,10 @@ def _rows(seed: int) -> list[dict[str, Any]]:
 def _compared(
     jobs: Sequence[Any], base: Any, batch: int, rounds: int, target: float | None
 ) -> list[Row]:
-    ways = {"together": [jobs], "in turn": [[job] for job in jobs]}
+    ways: dict[str, list[Sequence[Any]]] = {
+        "together": [jobs],
+        "in turn": [[job] for job in jobs],
+    }
     speeds: dict[str, list[float]] = {way: [] for way in ways}
     for groups in ways.values():
         _tokens(groups, base)  # warm

@@ -8,7 +8,7 @@ whatever the agent did with a token before it was killed, the recorder has that 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,8 +125,10 @@ class Recorded:
     async def unload(self, adapter: LocalAdapter) -> None:
         await self.inside.unload(adapter)
 
-    async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
-        return await self.inside.probe(adapter)
+    async def probe(
+        self, adapter: LocalAdapter, rows: Sequence[list[int]] = ()
+    ) -> EngineProbeReport:
+        return await self.inside.probe(adapter, rows)
 
     async def ping(self) -> None:
         await self.inside.ping()
