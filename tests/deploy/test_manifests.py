@@ -30,6 +30,13 @@ def manifests(request: pytest.FixtureRequest) -> list[Object]:
     return [one for one in yaml.safe_load_all(built.stdout) if one]
 
 
+def test_those_of_the_scenario_can_be_built() -> None:
+    overlay = Path(__file__).resolve().parents[1] / "labs" / "kubernetes" / "overlay"
+    restrictor = ["--load-restrictor", "LoadRestrictionsNone"]
+    built = subprocess.run(["kubectl", "kustomize", overlay, *restrictor], capture_output=True)
+    assert built.returncode == 0, built.stderr
+
+
 def test_every_object_is_what_kubernetes_takes(manifests: list[Object]) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="an extra of `dev`")
     for one in manifests:
