@@ -228,7 +228,8 @@ class _Group:
             yield LeftJob(job)
 
     def _fill(self, process: TrainingProcess) -> Iterator[LeftJob]:
-        """Take further jobs while there is room; a job whose process crashed is trained alone."""
+        """Take further jobs while there is room. A job whose process crashed, or whose files could
+        not be read beside others, is trained alone."""
         members = [member.job for member in self._members.values()]
         due = time.monotonic() - self._filled_at >= POLL_S or not members
         if self._stopped or not due or any(job.crashes for job in members):
@@ -237,7 +238,12 @@ class _Group:
             job = self._following([member.job for member in self._members.values()])
             if job is None:
                 break
-            yield from self._join(process, job)
+            try:
+                yield from self._join(process, job)
+            except OSError as error:  # of its files alone, as far as is known
+                log.warning("tuning_files_unreadable", job=job.pk, error=str(error))
+                job.note(crashes=F("crashes") + 1)
+                yield LeftJob(job, unfinished=True)
         self._filled_at = time.monotonic()
 
     def _take(self, message: TuningProgress) -> Iterator[LeftJob]:
@@ -260,9 +266,12 @@ class _Group:
         }
 
     def _stop_if_done(self, process: TrainingProcess) -> None:
-        if self._trainer.stopping.is_set() or not self._members:
+        if self._trainer.stopping.is_set():
             self._stopped = True
             process.stop()
+        if not self._members:
+            self._stopped = True
+            process.kill()
 
     def _look(self, process: TrainingProcess) -> Iterator[LeftJob]:
         """Stop jobs that are not to be trained now, and drop those that never are."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -303,6 +304,31 @@ def test_the_next_job_is_of_the_tenant_that_trained_least(
     make_job(second, **ended, finished_at=now)
     claimed = [FineTuningJob.objects.claim(number, [MODEL_NAME]) for number in range(1, 6)]
     assert claimed == [waiting[0], waiting[3], waiting[2], waiting[1], None]
+
+
+def test_files_that_cannot_be_read_now_hold_up_no_other_job(
+    make_job: MakeJob, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = make_job(), make_job()
+    run_worker(READING)
+    copy = training._copy
+
+    def copied(id: str, target: Path) -> str:
+        if id == bad.training_file_id:
+            raise OSError("The storage is away.")
+        return copy(id, target)
+
+    monkeypatch.setattr(training, "_copy", copied)
+    job = FineTuningJob.objects.claim(1, [MODEL_NAME])
+    assert job == good
+    claim = partial(FineTuningJob.objects.claim, 1, [MODEL_NAME])
+    left = [*trainer.train(job, claim)]
+    assert left[0] == LeftJob(bad, unfinished=True) and left[1].version
+    jobs.queue(left[0].job)
+    with pytest.raises(OSError, match="away"):
+        [*trainer.train(claim(), claim)]
+    bad.refresh_from_db()
+    assert (bad.status, bad.crashes) == (TuningStatus.RUNNING, 1), "to be retried alone"
 
 
 def test_which_jobs_are_trained_beside_others(make_job: MakeJob, tenant: Tenant) -> None:
