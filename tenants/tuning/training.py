@@ -231,10 +231,10 @@ class _Group:
         """Take further jobs while there is room. A job whose process crashed, or whose files could
         not be read beside others, is trained alone."""
         members = [member.job for member in self._members.values()]
-        due = time.monotonic() - self._filled_at >= POLL_S or not members
+        due = time.monotonic() - self._filled_at >= POLL_S
         if self._stopped or not due or any(job.crashes for job in members):
             return
-        while len(self._members) < settings.TUNING_TOGETHER:
+        while 0 < len(self._members) < settings.TUNING_TOGETHER:
             job = self._following([member.job for member in self._members.values()])
             if job is None:
                 break

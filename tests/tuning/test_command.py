@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pytest_django import Settings
 from demo import BASE, MODEL_NAME
 from tenants.models import FineTuningJob
 from tenants.tuning import jobs
-from tenants.tuning.training import Trainer
+from tenants.tuning.training import LeftJob, Trainer
 from tests.tuning.conftest import MakeJob
 
 pytestmark = pytest.mark.django_db
@@ -39,9 +40,10 @@ def test_once_trains_what_waits_and_ends(
         jobs.queue(job)
     trained: list[str] = []
 
-    def train(trainer: Trainer, job: FineTuningJob) -> None:
+    def train(trainer: Trainer, job: FineTuningJob, following: object) -> Iterator[LeftJob]:
         trained.append(job.pk)
         job.fail("stopped", "It was not trained.")
+        yield LeftJob(job)
 
     monkeypatch.setattr(Trainer, "train", train)
     try:

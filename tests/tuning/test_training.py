@@ -322,11 +322,17 @@ def test_files_that_cannot_be_read_now_hold_up_no_other_job(
     job = FineTuningJob.objects.claim(1, [MODEL_NAME])
     assert job == good
     claim = partial(FineTuningJob.objects.claim, 1, [MODEL_NAME])
-    left = [*trainer.train(job, claim)]
-    assert left[0] == LeftJob(bad, unfinished=True) and left[1].version
-    jobs.queue(left[0].job)
+    left = []
+    for one in trainer.train(job, claim):
+        left.append(one)
+        if one.unfinished:
+            jobs.queue(one.job)
+    assert [one.job for one in left] == [bad, good]
+    assert left[1].version and left[1].job.note(version=left[1].version)
+    again = claim()
+    assert again == bad
     with pytest.raises(OSError, match="away"):
-        [*trainer.train(claim(), claim)]
+        [*trainer.train(again, claim)]
     bad.refresh_from_db()
     assert (bad.status, bad.crashes) == (TuningStatus.RUNNING, 1), "to be retried alone"
 

@@ -215,7 +215,7 @@ class Lessons:
         self._step = self.learner.load(state) if state.exists() else 0
         warmup = max(1, self.steps // WARMUP_SHARE)
         self._schedule = Schedule(self.steps, task.rate, warmup)
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), self._step
         say(TuningProgress(kind="started", step=self._step, total_steps=self.steps))
 
     @property
@@ -261,10 +261,12 @@ class Lessons:
             self.save()
 
     def save(self) -> None:
-        """Save the state in a file of its own, which the trainer takes away."""
+        """Save the state in a file of its own, which the trainer takes away; once after a step."""
+        if self._saved_step == self._step:
+            return
         file = self._folder / f"state-{self._step}.safetensors"
         self.learner.save(file, self._step)
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), self._step
         self._say(TuningProgress(kind="state", file=file.name))
 
     def finish(self) -> None:
