@@ -19,6 +19,7 @@ from tenants.tuning.child.rows import (
 )
 from tenants.tuning.hyperparameters import AUTO, chosen
 from tenants.tuning_states import DPO, SUPERVISED
+from tests.environment import ROOT
 from tests.tuning.conftest import ROWS, dialogue, jsonl
 
 pytestmark = pytest.mark.pure
@@ -36,6 +37,12 @@ def test_good_rows_are_counted_and_empty_lines_skipped() -> None:
     report = read(io.BytesIO(jsonl(ROWS) + b"\n" + jsonl(ROWS)), 100, SUPERVISED)
     assert (report.rows, report.faults) == (10, [])
     assert [number for number, _ in rows(io.BytesIO(b"\n" + jsonl(ROWS[:2])), SUPERVISED)] == [2, 3]
+
+
+def test_the_example_of_the_documentation_is_valid() -> None:
+    with (ROOT / "docs" / "examples" / "pirate.jsonl").open("rb") as file:
+        report = read(file, 100, SUPERVISED)
+    assert (report.rows, report.faults) == (100, [])
 
 
 def test_a_dialogue_is_rendered_as_templates_expect_it() -> None:
