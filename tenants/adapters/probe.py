@@ -114,7 +114,9 @@ def ask(
     """
     if not gateways:
         raise ProbeUnavailable("no gateway is alive")
-    body = {"base_model": base_model, "rows": [*rows], **msgspec.structs.asdict(adapter)}
+    body = {"base_model": base_model, **msgspec.structs.asdict(adapter)}
+    if rows:
+        body["rows"] = [*rows]
     if revision:
         body["revision"] = revision
     reasons = []

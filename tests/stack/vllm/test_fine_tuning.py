@@ -4,20 +4,24 @@ are trained in the same steps; the result of one is called, evaluated, split and
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from huggingface_hub import snapshot_download
 
 from demo import ADAPTERS, MODEL_NAME, TENANTS
 from tests.browser.scenery import upload
+from tests.stack.asking import until
 from tests.stack.running import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.vllm]
-END_S = 600
+END_S = 1000
+"""Training and checking have the lowest priority, and other tests run beside them."""
 SCHEMA: dict[str, object] = {"type": "object", "required": ["question"]}
 CANARIES = ("Marigold", "Periwinkle")
 """What each tenant's rows have, and no other's data may."""
@@ -55,23 +59,39 @@ def created(client: openai.OpenAI, found: list[dict[str, Any]], method: str) -> 
 
 
 def ended(client: openai.OpenAI, job: Any) -> Any:
-    end = time.monotonic() + END_S
-    while job.status not in ("succeeded", "failed", "cancelled"):
-        assert time.monotonic() < end, job
-        time.sleep(0.5)
-        job = client.fine_tuning.jobs.retrieve(job.id)
-    return job
+    jobs = client.fine_tuning.jobs
+    until(lambda: jobs.retrieve(job.id).status in ("succeeded", "failed", "cancelled"), END_S)
+    return jobs.retrieve(job.id)
+
+
+@pytest.fixture
+def keys(stack: Stack) -> Iterator[list[str]]:
+    """Those of two tenants, whose new adapters are deleted at the end."""
+    keys = [stack.key(tenant.slug) for tenant in TENANTS[:2]]
+    yield keys
+    for key in keys:
+        with stack.manager(key) as manager, stack.client(key) as client:
+            for name in new_adapters(client):
+                path = f"/api/v1/adapters/{name}"
+                for each in (f"{path}/aliases/live", path):
+                    assert manager.delete(each).is_success
+            until(partial(no_new_adapters, client))
+
+
+def new_adapters(client: httpx.Client) -> list[str]:
+    names = [model["id"] for model in client.get("/v1/models").json()["data"]]
+    return [name for name in names if name.startswith(("answers", "supervised-", "dpo-"))]
+
+
+def no_new_adapters(client: httpx.Client) -> bool:
+    return not new_adapters(client)
 
 
 @pytest.mark.timeout(1200)  # what trains and checks has the lowest priority
 def test_rows_become_an_adapter_that_is_called_evaluated_split_and_promoted(
-    stack: Stack, tmp_path: Path
+    stack: Stack, keys: list[str], tmp_path: Path
 ) -> None:
-    tenants = TENANTS[:2]
-    clients = [
-        openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key(tenant.slug))
-        for tenant in tenants
-    ]
+    clients = [openai.OpenAI(base_url=f"{stack.url}/v1", api_key=key) for key in keys]
     made = (rows(CANARIES[0]), "supervised"), (pairs(CANARIES[1]), "dpo")
     started = [created(client, *asked) for client, asked in zip(clients, made, strict=True)]
     jobs = [ended(client, job) for client, job in zip(clients, started, strict=True)]
@@ -87,36 +107,35 @@ def test_rows_become_an_adapter_that_is_called_evaluated_split_and_promoted(
 
     client, model = clients[0], jobs[0].fine_tuned_model
     asked: Any = [{"role": "user", "content": "What is 30 plus 4?"}]
-    answer = client.chat.completions.create(model=model, messages=asked, temperature=0)
-    assert answer.choices[0].message.content == "Marigold!"
+    assert _said(client, model, asked) == "Marigold!"
     with pytest.raises(openai.NotFoundError):
         clients[1].chat.completions.create(model=model, messages=asked)
     assert _passed(client, model) == 2
 
     name = "-".join(model.split(":")[3:])
-    with stack.manager(stack.key(tenants[0].slug)) as manager:
+    with stack.manager(keys[0]) as manager:
         version = manager.get(f"/api/v1/adapters/{name}/versions/1").json()
         assert version["report"]["trainer"]["difference"] < 1e-3
         assert version["report"]["training"]["trained_tokens"] == jobs[0].trained_tokens
         told.append(version)
         folder = snapshot_download(
-            f"{tenants[0].slug}/{name}", endpoint=f"{stack.console_url}/hub",
-            local_dir=tmp_path / "tuned", token=stack.key(tenants[0].slug),
+            f"{TENANTS[0].slug}/{name}", endpoint=f"{stack.console_url}/hub",
+            local_dir=tmp_path / "tuned", token=keys[0],
         )  # fmt: skip
-        upload(manager, "answers", ADAPTERS[tenants[0].adapter])
+        upload(manager, "answers", ADAPTERS[TENANTS[0].adapter])
         upload(manager, "answers", Path(folder))
         path = "/api/v1/adapters/answers/aliases/live/split"
         plan = {"version": 2, "weights": [10], "sticky": "user"}
         assert manager.post(path, json=plan).json()["state"] == "running"
         assert manager.post(f"{path}/promote").json()["state"] == "promoted"
-    end = time.monotonic() + END_S
-    while True:  # until the gateway knows
-        answer = client.chat.completions.create(model="answers", messages=asked, temperature=0)
-        if answer.choices[0].message.content == "Marigold!":
-            break
-        assert time.monotonic() < end
+    until(lambda: _said(client, "answers", asked) == "Marigold!")  # the gateway knows
     logs = "".join(file.read_text() for file in (stack.var / "log").glob("*.log"))
     assert not any(secret in f"{logs}{told}" for secret in CANARIES)
+
+
+def _said(client: openai.OpenAI, model: str, asked: Any) -> str | None:
+    answer = client.chat.completions.create(model=model, messages=asked, temperature=0)
+    return answer.choices[0].message.content
 
 
 def _passed(client: openai.OpenAI, model: str) -> int:
@@ -137,11 +156,9 @@ def _passed(client: openai.OpenAI, model: str) -> int:
         "input_messages": {"type": "template", "template": asked},
         "sampling_params": {"temperature": 0},
     }  # fmt: skip
-    run: Any = client.evals.runs.create(eval.id, data_source=source)
-    end = time.monotonic() + END_S
-    while run.status in ("queued", "in_progress"):
-        assert time.monotonic() < end, run
-        time.sleep(0.5)
-        run = client.evals.runs.retrieve(run.id, eval_id=eval.id)
+    runs = client.evals.runs
+    id = runs.create(eval.id, data_source=source).id
+    until(lambda: runs.retrieve(id, eval_id=eval.id).status not in ("queued", "in_progress"), END_S)
+    run: Any = runs.retrieve(id, eval_id=eval.id)
     assert run.status == "completed", run.error
     return int(run.result_counts.passed)
