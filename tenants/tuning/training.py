@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from shutil import rmtree
 from threading import Event
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import msgspec
 import structlog
@@ -47,6 +47,7 @@ from tenants.tuning.child.protocol import (
     SharedTask,
     TuningProgress,
     TuningTask,
+    Verb,
 )
 from tenants.tuning_states import Method, TuningStatus
 
@@ -64,7 +65,6 @@ MAX_HELD_BYTES = 1 << 20
 MOST_CRASHES = 3
 CHUNK_BYTES = 1 << 20
 
-Verb = Literal["train", "stop", "drop"]
 Following = Callable[[Sequence[FineTuningJob]], FineTuningJob | None]
 
 

@@ -213,6 +213,7 @@ class Lessons:
         self.learner: Learner = method(base, task)
         state = folder / STATE
         self._step = self.learner.load(state) if state.exists() else 0
+        self._drawn: tuple[int, list[int]] = (-1, [])
         warmup = max(1, self.steps // WARMUP_SHARE)
         self._schedule = Schedule(self.steps, task.rate, warmup)
         self._saved_at, self._saved_step = time.monotonic(), self._step
@@ -293,9 +294,12 @@ class Lessons:
             )
 
     def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self._training)))
-        Random(f"{self._task.seed}-{epoch}").shuffle(order)
-        return order
+        """The numbers of the rows as this epoch has them; drawn once, since each step asks."""
+        if self._drawn[0] != epoch:
+            order = list(range(len(self._training)))
+            Random(f"{self._task.seed}-{epoch}").shuffle(order)
+            self._drawn = epoch, order
+        return self._drawn[1]
 
     def _tokens(self) -> int:
         """Tokens trained so far."""

@@ -64,11 +64,14 @@ class TuningTask(msgspec.Struct, kw_only=True):
     save_every_s: float
 
 
+Verb = Literal["train", "stop", "drop"]
+
+
 class Instruction(msgspec.Struct):
     """What to do with the job in a folder: train it beside the others, save its state and leave it,
     or forget it."""
 
-    verb: Literal["train", "stop", "drop"]
+    verb: Verb
     job: str
 
 
