@@ -42,7 +42,6 @@ from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.lines.background import Background
 from inference.gateway.loop_iteration import pause
 from inference.gateway.not_served import INSTEAD
-from inference.gateway.records.log_line import Asked
 from inference.gateway.repairs import Repairs
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.stored import conversations, responses
@@ -135,20 +134,7 @@ class OpenAIServer:
         if error is not None:
             await self._callers.note_limits(exchange)
             await exchange.fail(error)
-        asked = Asked(
-            id=exchange.id,
-            surface="api",
-            began=exchange.began,
-            method=exchange.method,
-            path=exchange.path,
-            status=exchange.status,
-            operation=operation,
-            grant=exchange.grant,
-            call=exchange.call,
-            stream=exchange.stream,
-            span=exchange.span,
-        )
-        self._records.ended(asked, error)
+        self._records.ended(exchange.asked(operation), error)
 
     async def _route(self, exchange: InferenceExchange, operation: Operation | None) -> None:
         path = exchange.path

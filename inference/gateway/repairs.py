@@ -26,7 +26,6 @@ from inference.gateway.exchanges import answer
 from inference.gateway.exchanges.answer import framing_of
 from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
-from inference.gateway.records.log_line import Asked
 from inference.gateway.requests.stream import Stream
 from inference.ids import new_id
 from inference.interfaces.directory import Grant
@@ -115,18 +114,9 @@ class Repairs:
     ) -> None:
         """Record the one of both requests that the client does not get."""
         call = exchange.call
-        asked = Asked(
-            id=stream.id,
-            surface="api",
-            began=exchange.began,
-            method=exchange.method,
-            path=exchange.path,
-            operation=None if call is None else call.operation,
-            grant=exchange.grant,
-            call=call,
-            stream=stream,
-        )
-        self._dispatcher.records.ended(asked, error)
+        asked = exchange.asked(None if call is None else call.operation)
+        own = msgspec.structs.replace(asked, id=stream.id, stream=stream, status=None, span=None)
+        self._dispatcher.records.ended(own, error)
 
 
 def _is_wanted(exchange: InferenceExchange, grant: Grant) -> bool:

@@ -19,12 +19,13 @@ from inference.gateway.exchanges.exchange import (
 )
 from inference.gateway.idempotency import Recording
 from inference.gateway.loop_iteration import LoopIteration
+from inference.gateway.records.log_line import Asked
 from inference.gateway.requests.stream import Stream
 from inference.interfaces.answers import KeptAnswer
 from inference.interfaces.directory import Grant
 from inference.interfaces.limiter import Reservation, Room
 from inference.operations import openai
-from inference.operations.operation import Call
+from inference.operations.operation import Call, Operation
 from inference.tracing import Span
 
 REPLAYED = (b"idempotent-replayed", b"true")
@@ -60,6 +61,22 @@ class InferenceExchange(Exchange):
         """Its client has disconnected; not known of all requests."""
         self.reservation: Reservation | None = None
         """Source of the `x-ratelimit` headers."""
+
+    def asked(self, operation: Operation | None) -> Asked:
+        """What is known about the request, for its record."""
+        return Asked(
+            id=self.id,
+            surface="api",
+            began=self.began,
+            method=self.method,
+            path=self.path,
+            status=self.status,
+            operation=operation,
+            grant=self.grant,
+            call=self.call,
+            stream=self.stream,
+            span=self.span,
+        )
 
     @property
     def traceparent(self) -> str:
