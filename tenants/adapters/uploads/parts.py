@@ -137,8 +137,11 @@ def remove_bytes(ids: Iterable[str]) -> None:
 
 def discard(session: UploadSession) -> None:
     """Delete an upload and what has arrived of it. A version that it became stays."""
-    remove(session.pk)
-    session.delete()
+    with transaction.atomic():
+        UploadSession.objects.select_for_update().filter(pk=session.pk).first()  # as writers do
+        old = _forget(session.chunks.all())
+        session.delete()
+    remove_bytes(old)
 
 
 class Writer:

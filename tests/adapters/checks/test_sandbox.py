@@ -93,19 +93,13 @@ def test_limits_of_unpacking(packed: sandbox.Files, limits: SandboxLimits, told:
         sandbox.run(UNPACK, packed, limits)
 
 
-@pytest.mark.parametrize(
-    ("limits", "told"),
-    [
-        (replace(ROOMY, memory_bytes=192 << 20), "memory"),
-        (replace(ROOMY, cpu_s=1), "CPU"),
-    ],
-)
-def test_limits_of_checking(tmp_path: Path, limits: SandboxLimits, told: str) -> None:
+def test_the_memory_limit(tmp_path: Path) -> None:
     """The 8 MB header has as many objects as fit into its size."""
     header = b'{"a":[' + b"[[[[[[]]]]]]," * ((8 << 20) // 13 - 2) + b"[]]}"
+    limits = replace(ROOMY, memory_bytes=192 << 20)
     with ExitStack() as stack:
         hostile = {CONFIG: config_bytes(), WEIGHTS: encode(header, b"")}
-        with pytest.raises(LimitExceeded, match=told):
+        with pytest.raises(LimitExceeded, match="memory"):
             sandbox.run(CHECK, opened(tmp_path, stack, hostile), limits)
 
 
@@ -138,22 +132,39 @@ def test_files_are_read_from_their_start_whatever_read_them_before(tmp_path: Pat
     assert (found["requests"], found["errors"]) == (2, [])
 
 
-SLEEPING = """
+OWN_TASKS = """
 import os, time
 from tenants.adapters.checks import __main__ as checks
+
+def spin(task, files):
+    while True:
+        pass
 
 def sleep(task, files):
     os.fork()
     os.write(files["pids"].fileno(), b"%d\\n" % os.getpid())
     time.sleep(600)
 
-checks.TASKS["sleep"] = sleep
+checks.TASKS.update(sleep=sleep, spin=spin)
 checks.main()
 """
 
 
+@pytest.fixture
+def own_tasks(monkeypatch: pytest.MonkeyPatch, templates: sandbox.Templates) -> None:
+    """The tasks of OWN_TASKS."""
+    monkeypatch.setattr(sandbox, "COMMAND", [*sandbox.COMMAND[:3], "-c", OWN_TASKS])
+
+
+@pytest.mark.usefixtures("own_tasks")
+def test_the_limit_of_cpu_time() -> None:
+    with pytest.raises(LimitExceeded, match="CPU"):
+        sandbox.run({"task": "spin"}, {}, replace(ROOMY, cpu_s=1))
+
+
+@pytest.mark.usefixtures("own_tasks")
 def test_nothing_of_a_child_is_left_when_its_time_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, templates: sandbox.Templates
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own children are killed too."""
     pids = tmp_path / "pids"
@@ -162,7 +173,6 @@ def test_nothing_of_a_child_is_left_when_its_time_is_over(
         until(lambda: len(pids.read_text().splitlines()) == 2)
         return [], [], []
 
-    monkeypatch.setattr(sandbox, "COMMAND", [*sandbox.COMMAND[:3], "-c", SLEEPING])
     monkeypatch.setattr(select, "select", time_is_over)
     with ExitStack() as stack, pytest.raises(LimitExceeded):
         sandbox.run({"task": "sleep"}, opened(tmp_path, stack, {"pids": b""}), ROOMY)

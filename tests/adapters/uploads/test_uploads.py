@@ -22,7 +22,8 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.asgi import get_asgi_application
 from django.core.files.storage import storages
-from django.db import connection
+from django.db import OperationalError, connection
+from django.db.models import QuerySet
 from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
@@ -560,6 +561,37 @@ def test_an_upload_that_ends_before_its_next_bytes(
 
     late = Tus(make_key(tenant, "adapters:write")[1], slow)
     assert late.append(url, 0, TAR).status_code == status
+
+
+def test_bytes_that_arrive_while_an_upload_is_given_up(
+    client: Tus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever keeps bytes waits for the deletion, instead of making it fail."""
+    url = client.begin()
+    session = UploadSession.objects.get(pk=id_of(url))
+    forget, kept = parts._forget, list[bool]()
+
+    def late() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '50ms'")
+        try:
+            make_chunk(session, TAR[:10])
+        except OperationalError:
+            kept.append(False)
+        else:
+            kept.append(True)
+        connection.close()
+
+    def slow(chunks: QuerySet[UploadChunk]) -> list[str]:
+        found = forget(chunks)
+        thread = threading.Thread(target=late)
+        thread.start()
+        thread.join()
+        return found
+
+    monkeypatch.setattr(parts, "_forget", slow)
+    assert client("DELETE", url).status_code == 204
+    assert (kept, UploadSession.objects.count()) == ([False], 0)
 
 
 def test_two_ask_for_the_outcome_at_once(client: Tus) -> None:
