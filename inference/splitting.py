@@ -1,4 +1,5 @@
 """Which version of a split a request gets: sticky, so that a key's requests have the same one.
+In a shadow the stable version gets all of them, and the candidate copies of those of its keys.
 
 A key is hashed together with the split's id to a place from 0 to 1, and is the candidate's if that
 is below the weight. So splits are independent of each other, and a key that the candidate has stays
@@ -65,15 +66,26 @@ def choose(target: ResolvedTarget, arrival: Arrival) -> ResolvedTarget:
     value = arrival.value(split)
     key = place(split.id, value or arrival.request_id.encode())
     candidate = 100 * key < split.weight << 8 * KEY_BYTES
+    if split.copies_to is not None:
+        arm = SplitArm(split.id, False, None, split.weight, split.copies_to)
+        return replace(target, split=None, arm=arm if candidate else None)
     return _of_arm(
         target, split, SplitArm(split.id, candidate, key if value else None, split.weight)
     )
 
 
+def shadow_target(target: ResolvedTarget, split_id: int) -> ResolvedTarget | None:
+    """The candidate of the shadow with this id, for a copy of a request; None if it has ended."""
+    split = target.split
+    if split is None or split.id != split_id or split.copies_to is None:
+        return None
+    return replace(split.candidate, arm=SplitArm(split.id, True, None, split.weight))
+
+
 def stay(target: ResolvedTarget, version_id: int | None, arrival: Arrival) -> ResolvedTarget:
     """As `choose`, but the version of this id if the split has it: for a request that has begun."""
     chosen, split = choose(target, arrival), target.split
-    if split is None or chosen.arm is None or version_id is None:
+    if split is None or chosen.arm is None or version_id is None or split.copies_to is not None:
         return chosen
     if version_id not in (target.version_id, split.candidate.version_id):
         return chosen

@@ -6,13 +6,15 @@ so that limits, queue and ledger are the same for all of them.
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from inference.errors import ClientDisconnected
+from inference.errors import ClientDisconnected, UnknownModel
 from inference.gateway.fleet.orphans import FoundOrphan
 from inference.gateway.hub import Hub
 from inference.gateway.loop_iteration import LoopIteration, pause
@@ -20,6 +22,7 @@ from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.records.records import Records
 from inference.gateway.requests.admitted import AdmittedRequest, Watch
 from inference.gateway.requests.stream import Gone, Stream
+from inference.gateway.shadows import Shadows
 from inference.interfaces.directory import Directory, Grant, ResolvedTarget, TokenPrice
 from inference.interfaces.limiter import Limiter, Reservation
 from inference.link.accounts import reservation_id, turn_of
@@ -29,7 +32,7 @@ from inference.link.wire import BATCH, Retention
 from inference.operations.estimate import Estimate
 from inference.operations.operation import Call
 from inference.operations.responses.call import ResponseCall
-from inference.splitting import Arrival, choose, stay
+from inference.splitting import Arrival, choose, shadow_target, stay
 from inference.tracing import Span, Tracer, timed
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
@@ -66,6 +69,7 @@ class Dispatcher:
         """Bounds the memory for responses that are to be stored."""
         self.structures = hub.structures
         """Checks answers."""
+        self.shadows = Shadows(self._copy, directory, self.records)
         self.timeout_s, self._grace_s = timeout_s, grace_s
 
     @asynccontextmanager
@@ -81,12 +85,14 @@ class Dispatcher:
         label: str = "",
         line: BatchTurn | None = None,
         headers: Mapping[bytes, bytes] = NO_HEADERS,
+        shadow: int | None = None,
     ) -> AsyncIterator[Stream]:
         """The stream of one request's answer; leaving the block before the end aborts the request
         on its engine. Takes the call's body. `watch` is called with what the request waits for,
         where the engine reports that. `trace` is the request's span. With `adoptable` the answer
         outlives this gateway for the grace period, and other gateways find it by its id or `label`.
-        `headers` are the client's, in lower case: one may choose the version of a split.
+        `headers` are the client's, in lower case: one may choose the version of a split. `shadow`
+        is the id of the one for whose candidate the request is a copy.
 
         Raises:
             InferenceError: the request is refused; nothing stays reserved.
@@ -96,7 +102,7 @@ class Dispatcher:
         retention = Retention(self._grace_s if adoptable else 0.0, label)
         try:
             arrival = arrival_of(id, call, headers)
-            stream = await self._admit(arrival, grant, call, watch, retention, trace, line)
+            stream = await self._admit(arrival, grant, call, watch, retention, trace, line, shadow)
         except BaseException:
             if capture is not None:
                 capture.drop()
@@ -107,6 +113,13 @@ class Dispatcher:
         finally:
             stream.cancel(ClientDisconnected.code)
             self._learn(stream, body_bytes)
+
+    def _copy(
+        self, id: str, grant: Grant, call: Call, shadow: int
+    ) -> AbstractAsyncContextManager[Stream]:
+        """The stream of a copy of a request (`Shadows`)."""
+        line = BatchTurn(1, time.time())
+        return self.generation(id, grant, call, line=line, shadow=shadow)
 
     def engines(self) -> list[ModelInfo]:
         """What each connected engine serves."""
@@ -235,10 +248,11 @@ class Dispatcher:
         retention: Retention,
         trace: Span | None,
         line: BatchTurn | None,
+        shadow: int | None,
     ) -> Stream:
         """Reserve what the call may use and start it."""
         operation, id = call.operation, arrival.request_id
-        target = await self._target(grant, call, line, arrival)
+        target = await self._target(grant, call, line, arrival, shadow)
         if target.defaults:
             await pause(len(call.body))
             call = operation.parse(with_defaults(call.take_body(), target.defaults))
@@ -250,8 +264,9 @@ class Dispatcher:
             reservation = await self._limiter.reserve(reserved, grant, target, estimate.ask)
         try:
             if resolved.is_over:  # there must be no await between this and the submit
-                target = await self._target(grant, call, line, arrival)
-            adapter = target.adapter
+                target = await self._target(grant, call, line, arrival, shadow)
+            adapter, arm = target.adapter, target.arm
+            copied = copy.copy(call) if arm is not None and arm.copies_to is not None else None
             order = self._order(
                 call,
                 grant,
@@ -269,17 +284,30 @@ class Dispatcher:
                 order = replace(order, lane=BATCH, turn=line.turn, started_at=line.started_at)
             stream = self._hub.submit(order)
             stream.attach_structure(self.structures.begin(grant.tenant_id, call))
+            if copied is not None and arm is not None:
+                self.shadows.follow(stream, copied, arm)
             return stream
         except BaseException:
             self._limiter.release(reserved)
             raise
 
     async def _target(
-        self, grant: Grant, call: Call, line: BatchTurn | None, arrival: Arrival
+        self,
+        grant: Grant,
+        call: Call,
+        line: BatchTurn | None,
+        arrival: Arrival,
+        shadow: int | None,
     ) -> ResolvedTarget:
         """What the call's model resolves to, chosen by its split if it has one, with the price that
         applies: batch lines have their own."""
-        target = choose(await self._directory.resolve(grant, call.model), arrival)
+        resolved = await self._directory.resolve(grant, call.model)
+        if shadow is None:
+            target = choose(resolved, arrival)
+        elif (candidate := shadow_target(resolved, shadow)) is not None:
+            target = candidate
+        else:
+            raise UnknownModel("The shadow has ended.", param="model")
         if line is None or target.batch_price is None:
             return target
         return replace(target, price=target.batch_price)

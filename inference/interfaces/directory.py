@@ -115,6 +115,8 @@ class SplitArm(msgspec.Struct, frozen=True):
     """The number of its key; None if it was chosen for this request alone."""
     weight: int
     """The split's weight then."""
+    copies_to: int | None = None
+    """The API key to which a copy for the candidate is billed; None if there is none."""
 
 
 class TrafficSplit(msgspec.Struct, frozen=True):
@@ -128,6 +130,9 @@ class TrafficSplit(msgspec.Struct, frozen=True):
     header: str
     """The name of the header with the key, in lower case, if it is one."""
     candidate: ResolvedTarget
+    copies_to: int | None = None
+    """The id of an API key if it is a shadow: the stable version answers all requests, and the
+    candidate gets copies of its share, which are billed to this key."""
 
 
 class ResolvedTarget(msgspec.Struct, frozen=True):
@@ -203,6 +208,16 @@ class Directory(Protocol):
         Raises:
             InvalidApiKey: unknown, revoked, expired, or its tenant is suspended.
             Unavailable: it is not in memory and the database cannot be reached.
+        """
+        ...
+
+    async def grant_of(self, key_id: int) -> Grant:
+        """The grant of the key of this id, or of the key that it was rotated into, for work that
+        was requested with it earlier.
+
+        Raises:
+            InvalidApiKey: that key is revoked or expired, or its tenant is suspended.
+            Unavailable: as `authenticate`.
         """
         ...
 

@@ -255,6 +255,7 @@ def resolve(
         fields["sticky"],
         fields["header"],
         _target(grant, name, candidate, bases, own, now=now),
+        fields["copies_to"],
     )
     return msgspec.structs.replace(target, split=split)
 

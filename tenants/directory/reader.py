@@ -99,7 +99,8 @@ SELECT a.id AS adapter_id, a.name AS adapter, b.name AS base_model,
        v.config -> 'r' AS rank, v.config -> 'target_modules' AS modules,{TRIED},
        ARRAY(SELECT name::text FROM tenants_alias WHERE version_id = v.id) AS aliases,
        (SELECT jsonb_agg(jsonb_build_object('id', s.id, 'alias', s.alias, 'weight', s.weight,
-                                            'sticky', s.sticky, 'header', s.header))
+                                            'sticky', s.sticky, 'header', s.header,
+                                            'copies_to', s.shadow_key_id))
         FROM tenants_split s WHERE s.candidate_id = v.id AND s.ended_at IS NULL) AS splits,
        (SELECT jsonb_object_agg(l.author, to_jsonb(l))
         FROM tenants_limitset l WHERE l.adapter_id = a.id) AS limits,

@@ -249,6 +249,10 @@ class ApiKey(Credential):
         """The id under which limits count it: that of the first key, if it is a rotated one."""
         return self.origin_id or self.pk
 
+    def may_use(self, model: str) -> bool:
+        """Whether its models have this name, without a version."""
+        return self.allowed_models is None or model in self.allowed_models
+
     def usable(self, now: datetime) -> bool:
         """Whether it is neither revoked nor expired, and its tenant is active."""
         live = self.expires_at is None or self.expires_at > now

@@ -19,6 +19,7 @@ from tenants.errors import SplitEnded, SplitRunning, VersionNotReady
 from tenants.models.accounts import User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, State
 from tenants.models.annotations import MAX_NUMBER, WORD
+from tenants.models.keys import ApiKey, Scope
 
 MAX_STEPS, MAX_GUARDS = 10, 8
 MAX_KEPT = 50
@@ -215,7 +216,8 @@ def default_guards() -> list[dict[str, Any]]:
 
 
 class Split(models.Model):
-    """Requests of an alias, of which a share gets the candidate instead of the stable version.
+    """Requests of an alias, of which a share gets the candidate instead of the stable version. In a
+    shadow, which has a `shadow_key`, the candidate gets copies, whose answers nobody sees.
 
     `weight` is the present share in percent, one of `weights` or what somebody set. `figures` are
     for people (`tenants.splits.reading`), `tests` the state of the guards' tests, by their ids.
@@ -277,6 +279,14 @@ class Split(models.Model):
         default=False,
         help_text="Whether the candidate is promoted by itself once all guards have passed.",
     )
+    shadow_key = models.ForeignKey(
+        ApiKey,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="The key to which copies are billed; empty if it is no shadow.",
+    )
     figures = models.JSONField(default=no_figures, editable=False)
     tests = models.JSONField(default=dict, editable=False)
     step_requests = models.PositiveIntegerField(default=0, editable=False)
@@ -314,6 +324,27 @@ class Split(models.Model):
                 {"header": "Set `header` if `sticky` is `header`, and not otherwise."}
             )
         self.header = self.header.lower()
+        if self.is_shadow:
+            self._check_shadow()
+
+    def _check_shadow(self) -> None:
+        key = self.shadow_key
+        assert key is not None
+        if key.tenant_id != self.adapter.tenant_id or not key.usable(timezone.now()):
+            raise ValidationError({"shadow_key": "There is no such key, or it can't be used."})
+        if Scope.INFERENCE not in key.scopes or not key.may_use(self.adapter.name):
+            said = "This key lacks the scope `inference`, or may not use this adapter."
+            raise ValidationError({"shadow_key": said})
+        if self.promotes:
+            raise ValidationError({"promotes": "A shadow does not promote by itself."})
+        if any(guard.kind == GuardKind.SLOW for guard in self.parsed_guards):
+            said = "A shadow can't have the guard `slow`: copies wait behind other requests."
+            raise ValidationError({"guards": said})
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether the candidate gets copies of requests, not requests."""
+        return self.shadow_key_id is not None
 
     @property
     def parsed_guards(self) -> list[Guard]:

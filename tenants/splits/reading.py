@@ -66,7 +66,8 @@ def read(split: Split) -> bool:
     for row in sorted(rows, key=lambda one: (one.ended_at, one.pk)):
         for guard in guards:
             if (value := _value(guard, row)) is not None:
-                _add(tests[guard.id], value, row)
+                share = chance(split, row.weight)
+                tests[guard.id].add(value, row.key, share, candidate=row.candidate)
     SplitRequest.objects.filter(pk__in=[row.pk for row in rows]).update(is_read=True)
     new_scores = 0
     for guard in guards:
@@ -78,8 +79,9 @@ def read(split: Split) -> bool:
     return len(rows) >= BATCH or new_scores >= BATCH
 
 
-def _add(test: SequentialTest, value: float, row: SplitRequest) -> None:
-    test.add(value, row.key, row.weight / 100, candidate=row.candidate)
+def chance(split: Split, weight: int) -> float:
+    """With which chance a request is the candidate's. Those of a shadow are pairs."""
+    return 0.5 if split.is_shadow else weight / 100
 
 
 def _value(guard: Guard, row: SplitRequest) -> float | None:
@@ -108,7 +110,7 @@ def _read_scores(split: Split, guard: Guard, test: SequentialTest) -> int:
         cursor.execute(SCORES, values)
         found = sorted(cursor.fetchall())
     for _, candidate, key, weight, number in found:
-        test.add(guard.badness(number), key, weight / 100, candidate=candidate)
+        test.add(guard.badness(number), key, chance(split, weight), candidate=candidate)
     return len(found)
 
 

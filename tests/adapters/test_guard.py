@@ -53,6 +53,9 @@ class Keys:
             raise InvalidApiKey
         return Grant(1, 1, "acme", frozenset({scopes[secret]}), None, 1.0, "salt")
 
+    async def grant_of(self, key_id: int) -> Grant:
+        raise NotImplementedError
+
     async def resolve(self, grant: Grant, name: str) -> ResolvedTarget:
         raise NotImplementedError
 

@@ -234,8 +234,9 @@ def test_the_next_push_goes_on_where_one_ended(
     signed_in: Run, cutting: Cutting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = large(tmp_path / "pirate")
-    monkeypatch.setattr(retries, "ATTEMPTS", 1)
-    broken = signed_in("adapters", "push", folder, "--no-wait")
+    with monkeypatch.context() as once:
+        once.setattr(retries, "ATTEMPTS", 1)
+        broken = signed_in("adapters", "push", folder, "--no-wait")
     assert broken.code == 6 and "Push again to resume it" in broken.err
     before = UploadSession.objects.get().pk
     assert signed_in("adapters", "push", folder, "--no-wait").code == 0
@@ -247,8 +248,9 @@ def test_an_upload_that_is_gone_begins_anew(
     signed_in: Run, cutting: Cutting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = large(tmp_path / "pirate")
-    monkeypatch.setattr(retries, "ATTEMPTS", 1)
-    assert signed_in("adapters", "push", folder, "--no-wait").code == 6
+    with monkeypatch.context() as once:
+        once.setattr(retries, "ATTEMPTS", 1)
+        assert signed_in("adapters", "push", folder, "--no-wait").code == 6
     UploadSession.objects.update(expires_at=timezone.now())
     assert signed_in("adapters", "push", folder, "--no-wait").code == 0
     assert AdapterVersion.objects.count() == 1
@@ -319,6 +321,10 @@ def test_a_split_from_its_start_to_its_end(signed_in: Run, support: Adapter) -> 
         assert signed_in("splits", command, "support", "--json").json["state"] == state
     assert "live -> 2" in signed_in("adapters", "list").out
     assert signed_in("splits", "stop", "support").code == 4
+    key = support.tenant.keys.with_text().first()
+    assert key is not None
+    shadow = signed_in("splits", "start", "support", 1, "--shadow-key", key.pk)
+    assert "version 2 gets all, version 1 copies of 5%" in shadow.err
     for wrong in (("--guard", "x"), ("--weights", "five"), ("--guard", "errors=.")):
         assert "such as" in signed_in("splits", "start", "support", 1, *wrong).err
 

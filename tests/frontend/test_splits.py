@@ -13,7 +13,7 @@ from frontend.views.adapters.fingerprints import fingerprint
 from tenants.models import AdapterVersion, Alias, Split, SplitRequest, SplitState, Tenant
 from tenants.splits import jobs
 from tests.frontend.clients import client_of
-from tests.tenants.making import make_adapter, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 
 pytestmark = pytest.mark.django_db
 
@@ -76,6 +76,18 @@ def test_a_split_as_it_was_filled_in(client: Client, live: AdapterVersion) -> No
         {"kind": "structure", "margin": 0.03},
         {"kind": "score", "name": "liked", "margin": 0.03},
     ]
+
+
+def test_a_shadow(client: Client, live: AdapterVersion) -> None:
+    key = make_key(live.adapter.tenant, "inference")[0]
+    other = make_key(make_tenant("globex"), "inference")[0]
+    assert other.prefix not in client.get(url("adapters-split")).text
+    filled = FILLED | {"slow_margin": "", "shadow_key": str(other.pk)}
+    assert client.post(url("adapters-split"), filled).status_code == 422
+    done = client.post(url("adapters-split"), filled | {"shadow_key": str(key.pk)}, follow=True)
+    assert "Version 2 gets copies of a share of “live” from now on." in done.text
+    assert "version 2 gets copies of 10%" in done.text and "End the shadow" in done.text
+    assert Split.objects.get().shadow_key == key
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ class Keys:
         """Of every adapter."""
         self.revoke: Callable[[int, InferenceError], None] = lambda key, error: None
         self.revoked: set[str] = set()
+        self.tenants = {4: "acme", 6: "globex"}
+        """By the id of their key."""
         self.keeping: set[str] = set()
         """Tenants whose prompts and answers are stored."""
         self.repairing: set[str] = set()
@@ -94,6 +96,9 @@ class Keys:
             id, id, tenant, scopes, None, weight, f"salt-{tenant}", key=f"of-{tenant}",
             keeps_content=tenant in self.keeping, repairs=tenant in self.repairing,
         )  # fmt: skip
+
+    async def grant_of(self, key_id: int) -> Grant:
+        return await self.authenticate(self.tenants.get(key_id, "nobody"))
 
     async def resolve(self, grant: Grant, name: str) -> ResolvedTarget:
         self.lookups["model"] += 1
@@ -220,6 +225,7 @@ class Gateway:
     conversations: MemoryConversations
     server: PromptServer
     url: str
+    dispatcher: Dispatcher
 
     def client(self, key: str = "acme") -> httpx.AsyncClient:
         from tests.document import conforming  # only where it is used: it loads two SDKs
@@ -307,8 +313,9 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     task = asyncio.create_task(running.serve(sockets=[listener]))
     try:
         yield Gateway(
-            hub, engines, keys, ledger, limits, answers, stored, conversations, running, url
-        )
+            hub, engines, keys, ledger, limits, answers, stored, conversations, running, url,
+            dispatcher,
+        )  # fmt: skip
     finally:
         running.should_exit = running.force_exit = True
         with suppress(asyncio.CancelledError):

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from inference.interfaces.directory import ResolvedTarget, TrafficSplit
+from inference.interfaces.directory import ResolvedTarget, SplitArm, TrafficSplit
 from inference.splitting import (
     KEY_BYTES,
     MAX_VALUE_BYTES,
@@ -16,18 +17,26 @@ from inference.splitting import (
     StickyBy,
     choose,
     place,
+    shadow_target,
     stay,
 )
 
 pytestmark = pytest.mark.pure
 
 STABLE, CANDIDATE = 1, 2
+KEY = 3
 
 
 def target(weight: int = 50, sticky: str = "user", header: str = "", id: int = 7) -> ResolvedTarget:
     candidate = ResolvedTarget("support", "base", version_id=CANDIDATE)
     split = TrafficSplit(id, weight, sticky, header, candidate)
     return ResolvedTarget("support", "base", version_id=STABLE, split=split)
+
+
+def in_shadow(weight: int = 50) -> ResolvedTarget:
+    whole = target(weight)
+    assert whole.split is not None
+    return replace(whole, split=replace(whole.split, copies_to=KEY))
 
 
 def version(found: ResolvedTarget) -> int | None:
@@ -113,3 +122,22 @@ def test_a_request_that_has_begun_keeps_its_version(version_id: int) -> None:
 def test_a_version_that_the_split_lacks_is_chosen_anew() -> None:
     arrival = Arrival("r", "ada")
     assert stay(target(), 3, arrival) == stay(target(), None, arrival) == choose(target(), arrival)
+
+
+def test_a_shadow_has_the_stable_version_answer_all() -> None:
+    """The requests whose key would be the candidate's are to be copied."""
+    for number in range(50):
+        arrival = Arrival("r", str(number))
+        would = version(choose(target(), arrival)) == CANDIDATE
+        for found in (choose(in_shadow(), arrival), stay(in_shadow(), CANDIDATE, arrival)):
+            assert version(found) == STABLE
+            assert found.arm == (SplitArm(7, False, None, 50, KEY) if would else None)
+
+
+def test_a_copy_goes_to_the_candidate_of_its_shadow_alone() -> None:
+    found = shadow_target(in_shadow(), 7)
+    assert found is not None and version(found) == CANDIDATE
+    assert found.arm == SplitArm(7, True, None, 50)
+    assert shadow_target(in_shadow(), 8) is None
+    assert shadow_target(target(), 7) is None, "it is a split"
+    assert shadow_target(ResolvedTarget("support", "base"), 7) is None

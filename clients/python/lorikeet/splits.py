@@ -53,6 +53,13 @@ def start(
         bool, typer.Option("--promote", help="Promote by itself when all guards have passed.")
     ] = False,
     roll_back: Annotated[bool, typer.Option(help="Roll back by itself when a guard fails.")] = True,
+    shadow_key: Annotated[
+        int | None,
+        typer.Option(
+            help="Id of a key: the candidate gets copies of requests, which are billed to it and "
+            "whose answers nobody sees."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a split: a share of the alias's requests gets the candidate."""
@@ -66,6 +73,7 @@ def start(
         "min_requests": min_requests,
         "promotes": promote,
         "rolls_back": roll_back,
+        "shadow_key": shadow_key,
     }
     with connected() as api:
         split = api("POST", _path(name, alias), json=plan)
@@ -164,9 +172,13 @@ def _tell(split: dict[str, Any], *, as_json: bool = False) -> None:
     if as_json:
         return show_json(split)
     requests = " and ".join(f"{count:,}" for count in split["figures"]["requests"])
+    stable, candidate, weight = (split[name] for name in ("stable", "candidate", "weight"))
+    if split["shadow_key"] is None:
+        shares = f"version {candidate} gets {weight}%, version {stable} the rest"
+    else:
+        shares = f"version {stable} gets all, version {candidate} copies of {weight}%"
     say(
-        f"{split['adapter']}@{split['alias']}: version {split['candidate']} gets "
-        f"{split['weight']}%, version {split['stable']} the rest. {split['state']}. "
+        f"{split['adapter']}@{split['alias']}: {shares}. {split['state']}. "
         f"{split['reason']}".rstrip()
     )
     say(f"Requests of version {split['stable']} and {split['candidate']}: {requests}.")

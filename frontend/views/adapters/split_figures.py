@@ -21,7 +21,8 @@ MOST = 20
 """Splits that are read: those that run, of different aliases, and the last ones."""
 COLUMNS = (
     "id", "alias", "state", "reason", "weight", "weights", "min_requests", "max_requests",
-    "max_hours", "sticky", "header", "guards", "rolls_back", "promotes", "figures", "ended_at",
+    "max_hours", "sticky", "header", "guards", "rolls_back", "promotes", "shadow_key_id", "figures",
+    "ended_at",
 )  # fmt: skip
 GATE = ("id", "alias", "min_pass_rate", "eval__pk", "eval__name")
 NUMBERS = ("stable__number", "candidate__number")

@@ -17,7 +17,7 @@ from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, VersionField, fi
 from frontend.views.adapters.split_figures import STICKY
 from inference.splitting import StickyBy
 from tenants.errors import Refused
-from tenants.models import Adapter, AdapterVersion, Alias, Split, SplitState, State
+from tenants.models import Adapter, AdapterVersion, Alias, ApiKey, Split, SplitState, State
 from tenants.models.annotations import is_word
 from tenants.models.splits import MAX_SECONDS, MAX_WEIGHT, GuardKind, check_weights
 from tenants.permissions import Caller
@@ -31,6 +31,13 @@ class AliasField(forms.ModelChoiceField):  # type: ignore[type-arg]
 
     def label_from_instance(self, obj: Alias) -> str:
         return obj.name
+
+
+class KeyField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """Choice of an API key."""
+
+    def label_from_instance(self, obj: ApiKey) -> str:
+        return f"{obj.name} (lk_{obj.prefix}…)"
 
 
 class SplitForm(forms.Form):
@@ -86,6 +93,11 @@ class SplitForm(forms.Form):
     score_margin = forms.FloatField(
         required=False, initial=5, min_value=0, max_value=100, label="Lower score (points)"
     )
+    shadow_key = KeyField(
+        ApiKey.objects.none(), required=False, empty_label="No: it gets requests",
+        label="Shadow, billed to", help_text="The candidate gets copies of requests instead, which "
+        "are billed to this key and whose answers nobody sees.",
+    )  # fmt: skip
     max_requests = forms.IntegerField(initial=50_000, label="Ends after requests")
     max_hours = forms.IntegerField(initial=168, label="Ends after hours")
     rolls_back = forms.BooleanField(
@@ -102,6 +114,10 @@ class SplitForm(forms.Form):
         assert isinstance(version, VersionField) and isinstance(alias, AliasField)
         version.queryset = ready if self.is_bound else ready[:MAX_CHOICES]
         alias.queryset = adapter.aliases.all()
+        key = self.fields["shadow_key"]
+        assert isinstance(key, KeyField)
+        keys = adapter.tenant.keys.with_text().filter(revoked_at=None)
+        key.queryset = keys if self.is_bound else keys[:MAX_CHOICES]
 
     def clean_weights(self) -> list[int]:
         parts = [one.strip() for one in self.cleaned_data["weights"].split(",")]
@@ -114,7 +130,7 @@ class SplitForm(forms.Form):
     def plan(self) -> dict[str, Any]:
         """The fields of the split."""
         names = ("weights", "min_requests", "sticky", "max_requests", "max_hours", "rolls_back",
-                 "promotes")  # fmt: skip
+                 "promotes", "shadow_key")  # fmt: skip
         header = self.cleaned_data["header"] if self.header_counts else ""
         kept = {name: self.cleaned_data[name] for name in names}
         return kept | {"header": header, "guards": list(self._guards())}
@@ -154,7 +170,8 @@ def start(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     except ValidationError as error:
         form.add_error(None, [*error.messages])
         return _form_page(request, found, form)
-    said = f"Version {candidate.number} gets a share of “{alias.name}” from now on."
+    what = "copies of a share" if form.cleaned_data["shadow_key"] else "a share"
+    said = f"Version {candidate.number} gets {what} of “{alias.name}” from now on."
     messages.success(request, said)
     return redirect("adapters-one", caller.tenant.slug, name)
 

@@ -43,6 +43,7 @@ SOURCES = {
     "playground": "Playground",
     "batch": "Batch",
     "background": "API, in the background",
+    "shadow": "Copy for a shadow",
 }
 """Where a request came from, by `RefusedRequest.surface`."""
 SPOKEN = ("prompt", "input", "system", "instructions")

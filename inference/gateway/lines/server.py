@@ -73,20 +73,6 @@ MAX_BATCHES = 4096
 """Batches open on one socket."""
 
 
-class BatchKeys(Directory, Protocol):
-    """A directory that also finds keys by row id."""
-
-    async def grant_of(self, key_id: int) -> Grant:
-        """The grant of the key with which a batch was created, or of the key that it was rotated
-        into.
-
-        Raises:
-            InvalidApiKey: that key is revoked or expired, or its tenant is suspended.
-            Unavailable: as `authenticate`.
-        """
-        ...
-
-
 class LineFleet(Protocol):
     """The part of the hub that is used here."""
 
@@ -121,7 +107,7 @@ class Lines:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        keys: BatchKeys,
+        keys: Directory,
         fleet: LineFleet,
         background: Background,
         *,

@@ -18,6 +18,8 @@ SHOWN_MODEL = SHOWN_REASON = 128
 SHOWN_DIGEST = 12
 """Characters of an adapter version's digest: enough to request it as `adapter@<digest>`."""
 SHOWN_PATH = 256
+SHADOW = "shadow"
+"""The surface of copies of requests (`gateway.shadows`)."""
 
 
 class LogLine(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -55,7 +57,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     id: str
     surface: str
-    """`api`, `playground`, `batch` or `background`."""
+    """`api`, `playground`, `batch`, `background` or SHADOW."""
     began: float
     """Monotonic time in seconds."""
     method: str | None = None

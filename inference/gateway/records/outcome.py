@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from inference.errors import InferenceError, InvalidApiKey
+from inference.errors import AdapterLoadFailed, EngineFailed, InferenceError, InvalidApiKey
 from inference.gateway.measuring.measures import COMPLETED, FAILED, code_of
 from inference.gateway.measuring.outcomes import (
     MINUTE_S,
@@ -13,13 +13,16 @@ from inference.gateway.measuring.outcomes import (
     Refusal,
     SplitObservation,
 )
-from inference.gateway.records.log_line import Asked, LogLine
+from inference.gateway.records.log_line import SHADOW, Asked, LogLine
 from inference.operations.structure import StructureOutcome
 
 CONFORMS: Mapping[StructureOutcome | None, bool] = {
     StructureOutcome.CONFORMED: True,
     StructureOutcome.MALFORMED: False,
 }
+
+OF_VERSION = (EngineFailed.code, AdapterLoadFailed.code)
+"""Failures that say something of the version of a request."""
 
 
 def shown_code(line: LogLine, asked: Asked, error: InferenceError | None) -> str:
@@ -78,11 +81,14 @@ def observation_of(
     line: LogLine, asked: Asked, structure: StructureOutcome | None, now: float
 ) -> SplitObservation | None:
     """What became of a request of a split, that ended at `now` (unix time); None if it is of none,
-    or says nothing of its version: it was refused or cancelled, or used no adapter."""
+    or says nothing of its version: it was refused or cancelled, or used no adapter. A copy of a
+    shadow may also fail for having waited too long, behind what clients asked for."""
     target = None if asked.request is None else asked.request.target
     if target is None or target.arm is None or target.adapter is None:
         return None
     if line.outcome not in (COMPLETED, FAILED):
+        return None
+    if asked.surface == SHADOW and line.outcome == FAILED and line.error not in OF_VERSION:
         return None
     assert asked.request is not None
     return SplitObservation(

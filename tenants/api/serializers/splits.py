@@ -113,6 +113,11 @@ class SplitSerializer(serializers.ModelSerializer[Split]):
     weights = serializers.ListField(child=serializers.IntegerField())
     guards = serializers.SerializerMethodField()
     figures = SplitFiguresSerializer()
+    shadow_key = serializers.IntegerField(
+        source="shadow_key_id",
+        allow_null=True,
+        help_text="Id of the key to which copies are billed; null if it is no shadow.",
+    )
     created_by = Creator()
 
     class Meta:
@@ -120,7 +125,7 @@ class SplitSerializer(serializers.ModelSerializer[Split]):
         fields = [
             "id", "adapter", "alias", "stable", "candidate", "state", "reason", "weight", "weights",
             "min_requests", "max_requests", "max_hours", "sticky", "header", "guards", "rolls_back",
-            "promotes", "figures", "created_by", "created_at", "ended_at",
+            "promotes", "shadow_key", "figures", "created_by", "created_at", "ended_at",
         ]  # fmt: skip
 
     @extend_schema_field(ShownGuardSerializer(many=True))
@@ -157,12 +162,19 @@ class SplitPlanSerializer(StrictMixin, serializers.ModelSerializer[Split]):
         help_text="Name of the header with the key, if `sticky` is `header`.",
     )
     guards = GuardSerializer(many=True, required=False, allow_empty=False)
+    shadow_key = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        help_text="Id of a key: the candidate gets copies of requests, which are billed to it and "
+        "whose answers nobody sees.",
+    )
 
     class Meta:
         model = Split
         fields = [
             "version", "weights", "min_requests", "max_requests", "max_hours", "sticky", "header",
-            "guards", "rolls_back", "promotes",
+            "guards", "rolls_back", "promotes", "shadow_key",
         ]  # fmt: skip
 
     def validate_weights(self, weights: list[int]) -> list[int]:

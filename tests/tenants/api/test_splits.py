@@ -9,7 +9,7 @@ import pytest
 from tenants.models import AdapterVersion, Alias, Split, SplitState, Tenant
 from tests.tenants.api.test_api import errors
 from tests.tenants.callers import Api, person
-from tests.tenants.making import make_version
+from tests.tenants.making import make_key, make_tenant, make_version
 
 pytestmark = pytest.mark.django_db
 
@@ -66,6 +66,16 @@ def test_a_plan_may_be_short(owner: Api, candidate: AdapterVersion) -> None:
     assert [(one["kind"], one["margin"]) for one in found["guards"]] == [("errors", 0.02)]
 
 
+def test_a_shadow(owner: Api, candidate: AdapterVersion) -> None:
+    key = make_key(candidate.adapter.tenant, "inference")[0]
+    plan = {"version": 2, "shadow_key": key.pk}
+    (said,) = errors(owner("POST", PATH, plan | {"promotes": True}))
+    assert said.startswith("promotes")
+    other = make_key(make_tenant("globex"), "inference")[0]
+    assert errors(owner("POST", PATH, plan | {"shadow_key": other.pk})), "of another tenant"
+    assert owner("POST", PATH, plan).json()["shadow_key"] == key.pk
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -85,6 +95,8 @@ def test_a_plan_may_be_short(owner: Api, candidate: AdapterVersion) -> None:
         ({"header": ""}, "header"),
         ({"sticky": "moon"}, "sticky"),
         ({"max_hours": 10**9}, "max_hours"),
+        ({"shadow_key": 0}, "shadow_key"),
+        ({"shadow_key": 10**9}, "shadow_key"),
         ({"surplus": 1}, "surplus"),
     ],
 )

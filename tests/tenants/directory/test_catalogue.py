@@ -293,7 +293,14 @@ def test_defaults_stand_before_what_a_client_sends() -> None:
 
 
 def test_a_name_that_means_an_alias_has_its_split() -> None:
-    split = {"id": 5, "alias": "live", "weight": 10, "sticky": "header", "header": "x-team"}
+    split = {
+        "id": 5,
+        "alias": "live",
+        "weight": 10,
+        "sticky": "header",
+        "header": "x-team",
+        "copies_to": 8,
+    }
     candidate = replace(version(5, TWIN), splits=[split])
     own = Catalogue([version(4, NEW, "live", "canary"), candidate])
     for name in ("support", "support@live"):
@@ -301,6 +308,7 @@ def test_a_name_that_means_an_alias_has_its_split() -> None:
         assert found.version_id == 4 and found.split is not None
         assert (found.split.id, found.split.weight) == (5, 10)
         assert (found.split.sticky, found.split.header) == ("header", "x-team")
+        assert found.split.copies_to == 8
         assert (found.split.candidate.version_id, found.split.candidate.model) == (5, name)
     for name in ("support@canary", "support@4", "support@5"):
         assert resolve(grant(), name, BASES, own).split is None

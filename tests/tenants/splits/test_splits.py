@@ -26,7 +26,7 @@ from tenants.models.annotations import ScoreValue
 from tenants.models.splits import MAX_GUARDS, MAX_KEPT
 from tenants.splits import jobs, reading
 from tenants.splits.judge import decide
-from tests.tenants.making import make_adapter, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 
 pytestmark = pytest.mark.django_db
 
@@ -123,6 +123,28 @@ class TestStart:
             start(live, **fields)
         assert said in str(raised.value)
 
+    def test_a_shadow_bills_a_usable_key_of_the_tenant(self, live: AdapterVersion) -> None:
+        tenant = live.adapter.tenant
+        key = make_key(tenant, "inference")[0]
+        for wrong, said in (
+            (make_key(make_tenant(), "inference")[0], "no such key"),
+            (make_key(tenant, "usage:read")[0], "lacks the scope"),
+            (make_key(tenant, "inference", allowed_models=["other"])[0], "may not use"),
+        ):
+            with pytest.raises(ValidationError, match=said):
+                start(live, shadow_key=wrong)
+        for fields, said in (
+            ({"promotes": True}, "does not promote"),
+            ({"guards": [{"kind": "slow", "seconds": 1}]}, "guard `slow`"),
+        ):
+            with pytest.raises(ValidationError, match=said):
+                start(live, shadow_key=key, **fields)
+        assert start(live, shadow_key=key).is_shadow
+        key.revoke()
+        Split.objects.get().end(SplitState.STOPPED, "Enough.")
+        with pytest.raises(ValidationError, match="no such key"):
+            start(live, shadow_key=key)
+
     def test_old_ones_are_deleted(self, live: AdapterVersion) -> None:
         ids = []
         for _ in range(MAX_KEPT + 2):
@@ -195,6 +217,20 @@ class TestJudge:
         assert guard["verdict"] == "failed"
         assert guard["candidate"] == {"requests": 10, "mean": 1.0}
         assert guard["stable"] == {"requests": 10, "mean": 0.0}
+
+    def test_requests_of_a_shadow_are_pairs(self, live: AdapterVersion) -> None:
+        """As often as the weight says there is a pair; half of all are the candidate's."""
+        key = make_key(live.adapter.tenant, "inference")[0]
+        split = start(live, shadow_key=key, weights=[1])
+        for number in range(10):  # each fails with both versions
+            for candidate in (False, True):
+                seen(split, number, candidate=candidate, failed=True)
+        assert judged(split).state == SplitState.RUNNING
+        for number in range(10, 40):
+            seen(split, number, candidate=False)
+            seen(split, number, candidate=True, failed=True)
+        assert judged(split).state == SplitState.ROLLED_BACK
+        assert live.adapter.aliases.get().version == live
 
     def test_one_user_with_many_errors_does_not(self, live: AdapterVersion) -> None:
         split = start(live, guards=[ERRORS])

@@ -22,7 +22,7 @@ from tenants.api.serializers.splits import (
     SplitSerializer,
     SplitWeightSerializer,
 )
-from tenants.models import Split, SplitState, User
+from tenants.models import ApiKey, Split, SplitState, User
 
 
 class SplitHistory(AdapterPart, mixins.ListModelMixin, GenericViewSet[Split]):
@@ -72,6 +72,8 @@ class AliasSplit(AdapterPart, GenericViewSet[Split]):
         candidate = adapter.versions.filter(number=number).first()
         if candidate is None:
             raise ValidationError({"version": f"{adapter.name} has no version {number}."})
+        if (key_id := fields.pop("shadow_key", None)) is not None:
+            fields["shadow_key"] = self._key(key_id)
         by = request.user if isinstance(request.user, User) else None
         try:
             split = Split.objects.start(pointer, candidate, by, **fields)
@@ -115,6 +117,12 @@ class AliasSplit(AdapterPart, GenericViewSet[Split]):
         split = self._open()
         split.end(SplitState.STOPPED, "Stopped by request.")
         return Response(self.get_serializer(split).data)
+
+    def _key(self, id: int) -> ApiKey:
+        key = self.caller.tenant.keys.with_text().filter(pk=id).first()
+        if key is None:
+            raise ValidationError({"shadow_key": f"There is no key {id}."})
+        return key
 
     def _open(self) -> Any:
         return get_object_or_404(self.get_queryset().filter(ended_at=None))

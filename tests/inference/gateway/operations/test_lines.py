@@ -35,7 +35,7 @@ from inference.link.accounts import first_attempt
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
 from tests.inference.operations.examples import EXAMPLES
-from tests.inference.rig import INTERNAL_TOKEN, STALLED, WORKER_TOKEN, Keys, Rig, chat, rig, until
+from tests.inference.rig import INTERNAL_TOKEN, STALLED, WORKER_TOKEN, Rig, chat, rig, until
 from tests.inference.samples import MODEL
 
 SECRET = INTERNAL_TOKEN
@@ -43,20 +43,6 @@ CREATED_AT = 1795370511.25
 HANGS_S = 60.0
 RUNNING = 4
 """Lines that the engine runs at a time."""
-
-
-class KnownKeys:
-    """A rig's keys, where the key with the id 4 belongs to the tenant acme."""
-
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-        self.tenants = {4: "acme", 6: "globex"}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._keys, name)
-
-    async def grant_of(self, key_id: int) -> Grant:
-        return await self._keys.authenticate(self.tenants.get(key_id, "nobody"))
 
 
 class Worker:
@@ -131,8 +117,7 @@ async def one(tmp_path: Path) -> AsyncIterator[Rig]:
 
 @asynccontextmanager
 async def lines_of(one: Rig) -> AsyncIterator[Lines]:
-    keys = KnownKeys(one.gateway.keys)
-    hub = one.gateway.hub
+    keys, hub = one.gateway.keys, one.gateway.hub
     dispatcher = Dispatcher(hub, keys, one.gateway.limits, timeout_s=300.0)
     yield Lines(
         dispatcher,
@@ -349,9 +334,8 @@ async def test_a_key_that_ends_ends_its_lines(stalled: Rig) -> None:
 
 
 async def test_a_line_of_a_rotated_key_must_be_sent_again(stalled: Rig) -> None:
-    async with one_in_flight(stalled) as (lines, worker):
-        assert isinstance(lines.keys, KnownKeys)
-        lines.keys.tenants[4] = "globex"  # as if the new key belonged to the same tenant
+    async with one_in_flight(stalled) as (_, worker):
+        stalled.gateway.keys.tenants[4] = "globex"  # as if the new key belonged to the same tenant
         stalled.gateway.keys.revoke(4, ApiKeyRevoked())
         answer = await worker.answer(1)
         assert answer.again_s is not None and answer.sent
