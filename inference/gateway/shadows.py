@@ -49,14 +49,11 @@ class Shadows:
         self._room = SharedCapacity[int](ROOM_BYTES)
         self._slots = SharedCapacity[int](MOST)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.dropped = 0
-        """Copies that were not sent, for want of room."""
 
     def follow(self, stream: Stream, call: Call, arm: SplitArm) -> None:
         """Send a copy of the stream's request, which this call is, once that was answered."""
         tenant_id, size = stream.request.grant.tenant_id, len(call.body)
         if not self._slots.has_room(tenant_id, 1) or not self._room.take(tenant_id, size):
-            self.dropped += 1
             return
         self._slots.add(tenant_id, 1)
         free = partial(self._free, tenant_id, size)

@@ -172,7 +172,6 @@ async def test_without_room_there_is_no_copy(stack: Rig, monkeypatch: pytest.Mon
     await ask(stack)
     assert [one.candidate for one in await observed(stack, 1)] == [False]
     own._slots.give_back(ACME, shadows.MOST)
-    assert own.dropped == 1
     await ask(stack)
     await observed(stack, 2)
     assert (own._slots.total, own._room.total) == (0, 0)

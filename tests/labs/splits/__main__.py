@@ -20,6 +20,9 @@ SCENARIOS = (
     Scenario("10 % slow instead of 5 %", usual=0.05, bad=0.1),
     Scenario("score 0.7 instead of 0.8, of each tenth request", score=0.7),
     Scenario("score 0.5 instead of 0.8, of each tenth request", score=0.5),
+    Scenario("shadow: no difference", shadow=True),
+    Scenario("shadow: 2 % errors instead of 1 %", bad=0.02, shadow=True),
+    Scenario("shadow: 5 % errors instead of 1 %", bad=0.05, shadow=True),
 )
 
 

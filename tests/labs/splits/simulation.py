@@ -22,7 +22,9 @@ class Scenario:
     """Requests of a split; shares and scores are from 0 to 1.
 
     The candidate has the share `bad` of errors instead of `usual`. With `sticky` clients a tenth of
-    them has most of the bad requests. In `incidents` both versions have ten times as many.
+    them has most of the bad requests. In `incidents` both versions have ten times as many. In a
+    `shadow` each of half as many requests goes to both versions, and half of the bad ones are bad
+    with both.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Scenario:
     """The candidate's mean score, if that is lower than the stable version's 0.8."""
     sticky: bool = False
     incidents: bool = False
+    shadow: bool = False
     requests: int = 12_000
 
 
@@ -57,7 +60,8 @@ def run(scenario: Scenario, seed: int) -> SimulatedRun:
     shares, scores = [ShareTest() for _ in range(GUARDS - 1)], MeanTest()
     tests: list[SequentialTest] = [*shares, scores]
     of_candidate = 0
-    for number, request in enumerate(_requests(scenario, Random(seed)), 1):
+    drawn = _pairs if scenario.shadow else _requests
+    for number, request in enumerate(drawn(scenario, Random(seed)), 1):
         of_candidate += request.candidate
         for test, bad in zip(shares, request.bad, strict=True):
             test.add(float(bad), request.key, request.share, candidate=request.candidate)
@@ -67,6 +71,18 @@ def run(scenario: Scenario, seed: int) -> SimulatedRun:
         if number % LOOK_EVERY == 0 and any(one.is_worse(ALPHA / GUARDS, 0.0) for one in tests):
             return SimulatedRun(number, of_candidate)
     return SimulatedRun(None, of_candidate)
+
+
+def _pairs(scenario: Scenario, random: Random) -> Iterator[_Request]:
+    rate = scenario.usual / 2
+    rates = rate, rate + (scenario.bad or scenario.usual) - scenario.usual
+    for number in range(scenario.requests // 2):
+        both = [random.random() < rate for _ in range(GUARDS - 1)]
+        for candidate in (False, True):
+            errors, *others = (random.random() < one for one in (rates[candidate], rate, rate))
+            bad = (both[0] or errors, both[1] or others[0], both[2] or others[1])
+            score = float(random.random() < 0.8) if number % 10 == 0 else None
+            yield _Request(None, 0.5, candidate, bad, score)
 
 
 def _requests(scenario: Scenario, random: Random) -> Iterator[_Request]:
