@@ -125,12 +125,25 @@ def test_rows_become_an_adapter_that_is_called_evaluated_split_and_promoted(
         upload(manager, "answers", ADAPTERS[TENANTS[0].adapter])
         upload(manager, "answers", Path(folder))
         path = "/api/v1/adapters/answers/aliases/live/split"
+        new = {"name": "shadow", "scopes": ["inference"]}
+        shadow = {"shadow_key": manager.post("/api/v1/keys", json=new).json()["id"]}
+        plan = {"version": 2, "weights": [99], "sticky": "request"}
+        assert manager.post(path, json=plan | shadow).json()["state"] == "running"
+        until(partial(_copied, client, manager, shadow["shadow_key"], asked))
+        assert manager.post(f"{path}/stop").json()["state"] == "stopped"
         plan = {"version": 2, "weights": [10], "sticky": "user"}
         assert manager.post(path, json=plan).json()["state"] == "running"
         assert manager.post(f"{path}/promote").json()["state"] == "promoted"
     until(lambda: _said(client, "answers", asked) == "Marigold!")  # the gateway knows
     logs = "".join(file.read_text() for file in (stack.var / "log").glob("*.log"))
     assert not any(secret in f"{logs}{told}" for secret in CANARIES)
+
+
+def _copied(client: openai.OpenAI, manager: httpx.Client, key: int, asked: Any) -> bool:
+    """Ask for what only the candidate knows; whether a copy is billed to the key of its shadow."""
+    assert _said(client, "answers", asked) != "Marigold!"
+    copies = manager.get("/api/v1/requests", params={"key": key}).json()["results"]
+    return any(copy["output_tokens"] and copy["outcome"] == "answered" for copy in copies)
 
 
 def _said(client: openai.OpenAI, model: str, asked: Any) -> str | None:
