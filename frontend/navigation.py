@@ -68,6 +68,7 @@ OPERATOR = (
     ("operate_models", "Base models", "box", SERVE),
     ("operate_prices", "Prices", "tag", SERVE),
     ("operate_limits", "Default limits", "sliders-horizontal", SERVE),
+    ("operate_sizing", "Sizing", "chart-column", SERVE),
     ("operate_quarantine", "Quarantine", "shield-alert", SERVE),
 )
 """The installation's pages: URL name, title, icon and group; for operators."""
@@ -100,6 +101,7 @@ GO = {
     "operate_prices": "c",
     "operate_engines": "f",
     "operate_quarantine": "x",
+    "operate_sizing": "6",
     "operate_notifications": "v",
     "operate_inbox": "3",
     "operate_audit": "j",

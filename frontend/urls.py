@@ -32,7 +32,15 @@ from frontend.views.batches import batches, creating, files
 from frontend.views.evals import comparison, evals
 from frontend.views.evals import runs as eval_runs
 from frontend.views.operate import audit as whole_log
-from frontend.views.operate import credentials, models, prices, quarantine, rollouts, users
+from frontend.views.operate import (
+    credentials,
+    models,
+    prices,
+    quarantine,
+    rollouts,
+    sizing,
+    users,
+)
 from frontend.views.operate import engines as fleet
 from frontend.views.operate import limits as defaults
 from frontend.views.operate import overview as installation
@@ -182,6 +190,7 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("limits", defaults.limits, name="operate_limits"),
     path("prices", prices.prices, name="operate_prices"),
     path("prices/<int:pk>/withdraw", prices.withdraw, name="operate_prices-withdraw"),
+    path("sizing", sizing.sizing, name="operate_sizing"),
     path("engines", fleet.engines, name="operate_engines"),
     path("engines/drain", fleet.drain, name="operate_engines-drain"),
     path("engines/credentials", credentials.credentials, name="operate_engines-credentials"),

@@ -19,7 +19,10 @@ from typing import Any
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 PROCESS_SHARE = 0.1
 """The part of a device's memory that an engine leaves free or needs besides."""
+GB = 1e9
 MILLION = 1e6
+MAX_SIZE = 10_000_000
+"""Of layers, widths and vocabularies."""
 HOUR_S = 3600.0
 
 
@@ -48,27 +51,24 @@ class ModelSize:
         """From a model's `config.json`.
 
         Raises:
-            CannotSize: a field is missing, or the model has several experts.
+            CannotSize: a field is missing or no size, or the model has several experts.
         """
         if any(
             config.get(name) for name in ("num_local_experts", "num_experts", "n_routed_experts")
         ):
             raise CannotSize("models with experts are not estimated: their steps read some weights")
-        try:
-            heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-            return cls(
-                layers=int(config["num_hidden_layers"]),
-                hidden=hidden,
-                heads=heads,
-                kv_heads=int(config.get("num_key_value_heads") or heads),
-                head=int(config.get("head_dim") or hidden // heads),
-                feed_forward=int(config["intermediate_size"]),
-                vocabulary=int(config["vocab_size"]),
-                tied=bool(config.get("tie_word_embeddings", False)),
-                qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias")),
-            )
-        except KeyError as error:
-            raise CannotSize(f"the model's config.json has no {error.args[0]}") from None
+        heads, hidden = _size(config, "num_attention_heads"), _size(config, "hidden_size")
+        return cls(
+            layers=_size(config, "num_hidden_layers"),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=_size(config, "num_key_value_heads", heads),
+            head=_size(config, "head_dim", hidden // heads),
+            feed_forward=_size(config, "intermediate_size"),
+            vocabulary=_size(config, "vocab_size"),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias")),
+        )
 
     @property
     def _projections(self) -> list[tuple[int, int]]:
@@ -96,6 +96,26 @@ class ModelSize:
         return self.layers * widths * rank * BYTES[dtype]
 
 
+def _size(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    found = config.get(name)
+    if found is None:
+        found = default
+    if found is None:
+        raise CannotSize(f"the model's config.json has no {name}")
+    if type(found) is not int or not 1 <= found <= MAX_SIZE:
+        raise CannotSize(f"{name} in the model's config.json must be from 1 to {MAX_SIZE:,}")
+    return found
+
+
+MODELS = {
+    "Llama 3.1 8B": ModelSize(32, 4096, 32, 8, 128, 14336, 128256, False),
+    "Qwen2.5 7B": ModelSize(28, 3584, 28, 4, 128, 18944, 152064, False, qkv_bias=True),
+    "Mistral 7B v0.3": ModelSize(32, 4096, 32, 8, 128, 14336, 32768, False),
+    "SmolLM2 135M": ModelSize(30, 576, 9, 3, 64, 1536, 49152, True),
+}
+"""From the `config.json` of each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """What an engine runs on; `price` is for an hour. The efficiencies are the shares of bandwidth
@@ -108,6 +128,18 @@ class Device:
     bandwidth_share: float = 0.7
     flops_share: float = 0.5
     step_s: float = 0.002
+
+
+DEVICES = {
+    "l4": Device(24 * GB, 300 * GB, 121e12),
+    "a10g": Device(24 * GB, 600 * GB, 125e12),
+    "l40s": Device(48 * GB, 864 * GB, 362e12),
+    "a100": Device(80 * GB, 2039 * GB, 312e12),
+    "h100": Device(80 * GB, 3350 * GB, 989e12),
+    "h200": Device(141 * GB, 4800 * GB, 989e12),
+    "b200": Device(192 * GB, 8000 * GB, 2250e12),
+}
+"""Memory, bandwidth and dense operations in 16 bits, from the data sheets of their maker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +277,44 @@ def break_even(
         return math.inf
     one = device.price / HOUR_S / spent
     return one if one <= plan.capacity * traffic.load else math.inf
+
+
+# --- In words ------------------------------------------------------------------------------------
+
+
+def described(
+    model: ModelSize,
+    device: Device,
+    traffic: Traffic,
+    found: SizingPlan,
+    pays_from: float | None = None,
+) -> list[tuple[str, str]]:
+    """The plan and what it assumes, row by row; `pays_from` is what `break_even` returned."""
+    bandwidth, flops = device.bandwidth / GB, device.flops / 1e12
+    rows = [
+        ("Parameters", f"{model.parameters:,}"),
+        ("Weights", f"{found.weights / GB:.2f} GB of {device.memory / GB:.0f} GB"),
+        ("Cache of a token", f"{found.kv_token / 1024:.1f} KiB"),
+        ("Assumed: bandwidth reached", f"{device.bandwidth_share:.0%} of {bandwidth:,.0f} GB/s"),
+        ("Assumed: operations reached", f"{device.flops_share:.0%} of {flops:,.0f} TFLOPS"),
+        ("Assumed: each step takes besides", f"{device.step_s * 1000:.1f} ms"),
+        ("Assumed: part of an engine that is used", f"{traffic.load:.0%}"),
+        ("Sequences at once in an engine", f"{found.sequences:,}"),
+        ("Generated by a full engine", f"{found.tokens_s:,.0f} tokens/s"),
+        ("Requests of a full engine", f"{found.capacity:.2f} /s"),
+        ("Engines", f"{found.engines:,}"),
+        ("Time to the first token, when full", f"{found.ttft_s * 1000:,.0f} ms on average"),
+        ("Time of each next token, when full", f"{found.tpot_s * 1000:,.1f} ms on average"),
+    ]
+    if traffic.adapters:
+        rows += [
+            ("An adapter in a slot", f"{found.adapter / 1e6:.1f} MB"),
+            ("Requests whose adapter has a slot", f"{found.resident:.1%}"),
+        ]
+    if device.price:
+        rows.append(("A million tokens, at this traffic", f"{found.cost_million:.3f}"))
+    if pays_from is not None:
+        never = pays_from == math.inf
+        said = "never, with these prices" if never else f"{pays_from:.2f} requests/s, one engine"
+        rows.append(("Cheaper than the service from", said))
+    return rows

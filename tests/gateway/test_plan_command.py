@@ -31,7 +31,7 @@ def test_it_tells_the_plan_with_its_assumptions(model: str) -> None:
     )
     for part in (
         "8,030,261,248", "16.06 GB of 141 GB", "128.0 KiB", "70% of 4,800 GB/s", "Engines",
-        "whose adapter has a slot", "A million tokens", "requests/s, with one engine",
+        "whose adapter has a slot", "A million tokens", "requests/s, one engine",
     ):  # fmt: skip
         assert part in told
     assert "whose adapter" not in planned(model)
@@ -58,6 +58,11 @@ def test_it_tells_the_same_as_json(model: str) -> None:
 def test_what_cannot_be_is_refused(model: str, options: list[str], said: str) -> None:
     with pytest.raises(CommandError, match=said):
         planned(model, *options)
+
+
+def test_traffic_is_required(model: str) -> None:
+    with pytest.raises(CommandError, match="--requests is required without --history"):
+        call_command("plan", model)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

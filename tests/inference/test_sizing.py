@@ -13,11 +13,13 @@ import pytest
 
 from demo import BASE
 from inference.sizing import (
+    MODELS,
     CannotSize,
     Device,
     ModelSize,
     Traffic,
     break_even,
+    described,
     distinct,
     plan,
     resident,
@@ -156,3 +158,25 @@ def test_engines_pay_from_some_traffic_on() -> None:
     assert spent == pytest.approx(H100.price)
     assert break_even(found, H100, CHATS, 0.0, 0.0) == math.inf
     assert break_even(found, H100, CHATS, 1e-4, 1e-4) == math.inf
+
+
+@pytest.mark.parametrize("wrong", ["8", 0, -1, 1.5, True, 10**400, [1], None])
+def test_what_is_no_size_is_refused(wrong: Any) -> None:
+    with pytest.raises(CannotSize, match="vocab_size"):
+        ModelSize.of(LLAMA | {"vocab_size": wrong})
+
+
+def test_the_listed_models_are_those_of_their_configs() -> None:
+    assert [*MODELS.values()] == [ModelSize.of(one) for one in (LLAMA, QWEN, MISTRAL, SMOL)]
+
+
+def test_a_plan_in_words() -> None:
+    model = MODELS["Llama 3.1 8B"]
+    found = plan(model, H100, CHATS, "bfloat16", "bfloat16")
+    said = dict(described(model, H100, CHATS, found, 12.5))
+    assert said["Parameters"] == "8,030,261,248"
+    assert said["Engines"] == f"{found.engines}"
+    assert said["Cheaper than the service from"] == "12.50 requests/s, one engine"
+    assert "A million tokens, at this traffic" in said
+    never = described(model, replace(H100, price=0), replace(CHATS, adapters=0), found, math.inf)
+    assert never[-1][1] == "never, with these prices" and len(never) == len(said) - 3
