@@ -51,6 +51,11 @@ class SplitForm(forms.Form):
         label="Candidate",
         error_messages={"invalid_choice": "This is not a ready version of this adapter."},
     )
+    shadow_key = KeyField(
+        ApiKey.objects.none(), required=False, empty_label="No: it gets requests",
+        label="Shadow, billed to", help_text="The candidate gets copies of requests instead, which "
+        "are billed to this key and whose answers nobody sees.",
+    )  # fmt: skip
     weights = forms.CharField(
         initial="5, 25, 50",
         max_length=60,
@@ -64,7 +69,7 @@ class SplitForm(forms.Form):
     )
     sticky = forms.ChoiceField(
         choices=[(one.value, text) for one, text in STICKY.items()],
-        label="Same version for the same",
+        label="Choose the version by",
         help_text="Requests without it are chosen one by one.",
     )
     header = forms.CharField(required=False, max_length=64, label="Header name")
@@ -93,11 +98,6 @@ class SplitForm(forms.Form):
     score_margin = forms.FloatField(
         required=False, initial=5, min_value=0, max_value=100, label="Lower score (points)"
     )
-    shadow_key = KeyField(
-        ApiKey.objects.none(), required=False, empty_label="No: it gets requests",
-        label="Shadow, billed to", help_text="The candidate gets copies of requests instead, which "
-        "are billed to this key and whose answers nobody sees.",
-    )  # fmt: skip
     max_requests = forms.IntegerField(initial=50_000, label="Ends after requests")
     max_hours = forms.IntegerField(initial=168, label="Ends after hours")
     rolls_back = forms.BooleanField(

@@ -74,12 +74,12 @@ class SizingForm(forms.Form):
     )
     cloud_prompt = forms.FloatField(
         required=False, min_value=0, max_value=MOST,
-        label="A service's price for a million prompt tokens",
+        label="Price of a service for a million prompt tokens",
         help_text="To see from how many requests on one engine costs less.",
     )  # fmt: skip
     cloud_output = forms.FloatField(
         required=False, min_value=0, max_value=MOST,
-        label="A service's price for a million output tokens",
+        label="Price of a service for a million output tokens",
     )  # fmt: skip
 
     def clean_config(self) -> ModelSize | None:
