@@ -1,6 +1,7 @@
 """Fine-tuning jobs that share their steps beside the same jobs in turn, on the demo's base model.
 
-Both do the same steps of the same jobs, by turns, in this process, whose CPU time is compared.
+All do the same steps of the same jobs, by turns, in this process, whose CPU time is compared: ours
+together, ours in turn, and in turn by a plain loop over a PEFT model of each job, as most train.
 The rows' lengths vary as those of chats do.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,9 +45,16 @@ async def run(scale: Scale) -> Report:
         )
     )  # fmt: skip
     rows: list[Row] = []
+    peft = [PeftLoop() for _ in range(JOBS)]
     with TemporaryDirectory() as folder:
         for batch, target in BATCHES.items():
-            rows += _compared(_jobs(base, Path(folder), batch), base, batch, scale.rounds, target)
+            jobs = _jobs(base, Path(folder), batch)
+            ways: dict[str, Callable[[], int]] = {
+                "together": partial(_tokens, [jobs], base),
+                "in turn": partial(_tokens, [[job] for job in jobs], base),
+                "in turn by PEFT": partial(_tokens_of_peft, jobs, peft),
+            }
+            rows += _compared(ways, batch, scale.rounds, target)
     rows.append(_memory(base))
     return Report(
         "Fine-tuning jobs together", rows, f"{JOBS} jobs of rank 16 in one process, one thread."
@@ -84,26 +93,70 @@ def _rows(seed: int) -> list[dict[str, Any]]:
 
 
 def _compared(
-    jobs: Sequence[Any], base: Any, batch: int, rounds: int, target: float | None
+    ways: Mapping[str, Callable[[], int]], batch: int, rounds: int, target: float | None
 ) -> list[Row]:
-    ways: dict[str, list[Sequence[Any]]] = {
-        "together": [jobs],
-        "in turn": [[job] for job in jobs],
-    }
     speeds: dict[str, list[float]] = {way: [] for way in ways}
-    for groups in ways.values():
-        _tokens(groups, base)  # warm
+    for step in ways.values():
+        step()  # warm
     for _ in range(rounds):
-        for way, groups in ways.items():
+        for way, step in ways.items():
             began = time.process_time()
-            tokens = sum(_tokens(groups, base) for _ in range(STEPS))
+            tokens = sum(step() for _ in range(STEPS))
             speeds[way].append(tokens / (time.process_time() - began))
     found = {way: Figure.of(speed) for way, speed in speeds.items()}
     what = f"{batch} row{'s' if batch > 1 else ''} of each job"
+    together, in_turn, by_peft = found.values()
     return [
         *(Row(f"{what}, {way}", speed, "tokens/CPU s") for way, speed in found.items()),
-        Row(f"{what}: ratio", found["together"].over(found["in turn"]), "x", at_least=target),
+        Row(f"{what}: together over in turn", together.over(in_turn), "x", at_least=target),
+        Row(f"{what}: together over PEFT", together.over(by_peft), "x"),
     ]
+
+
+class PeftLoop:
+    """A job as a plain loop trains it: its own PEFT model, whole padded batches, AdamW."""
+
+    def __init__(self) -> None:
+        import torch
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM
+
+        model: Any = AutoModelForCausalLM.from_pretrained(str(BASE), dtype=torch.float32)
+        config = LoraConfig(r=16, lora_alpha=32, target_modules=MODULES, task_type="CAUSAL_LM")
+        self.model: Any = get_peft_model(model, config).train()
+        self.weights = [one for one in self.model.parameters() if one.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.weights, lr=1e-3)
+
+    def step(self, batch: Sequence[Any]) -> float:
+        """Train on rows; returns their mean loss."""
+        import torch
+
+        length = max(row.tokens for row in batch)
+        empty = [(0, False)]
+        padded = [
+            [*zip(row.ids, row.learned, strict=True), *empty * (length - row.tokens)]
+            for row in batch
+        ]
+        ids = torch.tensor([[id for id, _ in row] for row in padded])
+        labels = torch.tensor([[id if learned else -100 for id, learned in row] for row in padded])
+        seen = torch.tensor([[at < row.tokens for at in range(length)] for row in batch])
+        loss = self.model(input_ids=ids, attention_mask=seen.long(), labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.weights, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(loss.detach())
+
+
+def _tokens_of_peft(jobs: Sequence[Any], loops: Sequence[PeftLoop]) -> int:
+    """As `_tokens`, by PEFT; the jobs only say what is next."""
+    tokens = 0
+    for job, loop in zip(jobs, loops, strict=True):
+        batch = job.batch()
+        tokens += sum(example.tokens for example in batch)
+        loop.step(batch)
+        job._step += 1
+    return tokens
 
 
 def _tokens(groups: Sequence[Sequence[Any]], base: Any) -> int:
