@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ import demo
 from tests.labs.kubernetes.load import Load
 from tests.stack.asking import until
 from tests.stack.running import ROOT, Stack, settings_free, up
-from tests.tuning.conftest import NUMBERS, ROWS, jsonl
+from tests.tuning.rows import NUMBERS, ROWS, jsonl
 
 ADDRESS = "127.0.0.1:6379"
 """Ray's provider of nodes that are processes supports no other port."""
@@ -78,14 +79,15 @@ class Step:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[None]:
-    """Run a head without room for engines, to which Ray adds nodes."""
+    """Run a head without room for engines, to which Ray adds nodes. Its folder has a short name,
+    because it has sockets, whose paths are limited to 107 bytes."""
     config = folder / "nodes.json"
     config.write_text(json.dumps(NODES))
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=1",
         "--node-ip-address=127.0.0.1", "--port=6379", "--include-dashboard=false",
         "--object-store-memory=100000000", "--disable-usage-stats",
-        f"--temp-dir={folder / 'ray'}", f"--autoscaling-config={config}",
+        f"--temp-dir={tempfile.mkdtemp(prefix='ray-')}", f"--autoscaling-config={config}",
     ]  # fmt: skip
     environment = os.environ | {
         "PYTHONPATH": PYTHONPATH,
