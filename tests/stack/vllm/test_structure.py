@@ -24,7 +24,7 @@ WEATHER: dict[str, Any] = {
     "required": ["unit"],
     "additionalProperties": False,
 }
-SCHEMA = {"response_format": {"type": "json_schema", "json_schema": {
+SCHEMA: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {
     "name": "weather", "strict": True, "schema": WEATHER}}}  # fmt: skip
 CALL: dict[str, Any] = {
     "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}],
@@ -32,8 +32,8 @@ CALL: dict[str, Any] = {
     "parallel_tool_calls": False,
     "max_tokens": 400,
 }
-CUT = SCHEMA | {"max_tokens": 2}
-STOPPED = SCHEMA | {"stop": ["unit"]}
+CUT: dict[str, Any] = SCHEMA | {"max_tokens": 2}
+STOPPED: dict[str, Any] = SCHEMA | {"stop": ["unit"]}
 """Ends before the schema is complete, whatever is sampled."""
 
 
@@ -59,7 +59,7 @@ class Figures:
         return counted[0] if counted else (0, 0)
 
     def _lines(self, what: str, **query: Any) -> list[dict[str, Any]]:
-        asked = {"bucket": "all", "key": self.key} | query
+        asked: dict[str, Any] = {"bucket": "all", "key": self.key} | query
         answer = self.manager.get(f"/api/v1/{what}", params=asked).raise_for_status()
         lines: list[dict[str, Any]] = answer.json()["results"]
         return lines
