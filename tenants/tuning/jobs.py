@@ -16,6 +16,7 @@ import procrastinate
 import structlog
 from django.conf import settings
 from django.db import transaction
+from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 from procrastinate.contrib.django.models import ProcrastinateJob
 
@@ -116,6 +117,12 @@ def queue(job: FineTuningJob, **fields: object) -> bool:
         if queued:
             train_next.defer()
     return queued
+
+
+def is_anything_to_train() -> bool:
+    """Whether a trainer that starts now would find a background job of its own."""
+    pulls = ProcrastinateJob.objects.filter(queue_name=TRAINING_QUEUE, status="todo")
+    return bool(pulls.exclude(scheduled_at__gt=timezone.now()).exists())
 
 
 @app.task(name="train_next", queue=TRAINING_QUEUE, retry=Backoff(), pass_context=True)

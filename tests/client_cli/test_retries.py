@@ -49,7 +49,9 @@ def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def api_of(server: Callable[[httpx.Request], httpx.Response]) -> Api:
-    return Api(Connection("http://tus", "http://tus", "lk_x"), httpx.MockTransport(server))
+    return Api(
+        Connection("http://tus", "http://tus", "lk_x"), transport=httpx.MockTransport(server)
+    )
 
 
 def first(method: str, status: int) -> Callable[[httpx.Request], httpx.Response | None]:

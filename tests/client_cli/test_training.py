@@ -12,7 +12,7 @@ from tests.batches.conftest import files_dir
 from tests.client_cli.conftest import Run
 from tests.hub.conftest import Hub
 from tests.tenants.making import make_base, make_key
-from tests.tuning.conftest import ROWS, jsonl
+from tests.tuning.rows import ROWS, jsonl
 
 __all__ = ["files_dir"]
 

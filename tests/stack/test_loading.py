@@ -9,7 +9,10 @@ import pytest
 
 from demo import ADAPTERS, TENANTS
 from inference.content import CONFIG, WEIGHTS
+from lorikeet.api import Api
+from lorikeet.connection import Connection
 from tests.adapters.checks.test_archives import make_zip
+from tests.client_cli.looping import looping
 from tests.stack.asking import until
 from tests.stack.running import Stack
 from tests.stack.test_splits import changed
@@ -34,6 +37,18 @@ def test_a_loop_samples_from_each_step_that_it_loads(stack: Stack, tmp_path: Pat
         assert gone.text == f"Success: LoRA adapter '{NAME}' removed successfully."
         until(lambda: _asked(client).status_code == 404)
         assert client.post("/v1/unload_lora_adapter", json={"lora_name": NAME}).status_code == 404
+
+
+def test_a_loop_that_names_a_folder_of_its_machine(stack: Stack) -> None:
+    """Behind `lorikeet loop`, without a key."""
+    api = Api(Connection(stack.console_url, stack.url, stack.key(TENANTS[0].slug)))
+    with api.http, looping(api) as client:
+        assert client.get("/health").status_code == 200
+        loaded = _load(client, str(ADAPTERS["support"]), load_inplace=False)
+        _await(client, _header(loaded))
+        asked = {"model": NAME, "prompt": [1, 2, 3], "max_tokens": 2, "stream": True}
+        assert "data: [DONE]" in client.post("/v1/completions", json=asked).text
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": NAME}).is_success
 
 
 def _stored(client: httpx.Client, folder: Path) -> str:

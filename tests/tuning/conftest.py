@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,12 @@ from tests.adapters.conftest import FakeGateway, gateway, no_jobs
 from tests.batches.conftest import Ask, asked
 from tests.storing import make_bytes, store_in
 from tests.tenants.making import make_key, make_tenant
+from tests.tuning.rows import NUMBERS, ROWS, jsonl
 
 __all__ = ["Ask", "FakeGateway", "asked", "gateway", "no_jobs"]
 
 MakeFile = Callable[..., StoredFile]
 MakeJob = Callable[..., FineTuningJob]
-NUMBERS = {"n_epochs": 2, "batch_size": 2, "learning_rate_multiplier": 20.0}
-
-
-def dialogue(question: str = "Where are you?", answer: str = "In a tree!") -> dict[str, Any]:
-    said = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    return {"messages": said}
-
-
-ROWS = [dialogue(f"What is {n} plus 1?", f"Squawk! It is {n + 1}.") for n in range(1, 6)]
-
-
-def jsonl(rows: Sequence[Any]) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 @pytest.fixture(autouse=True)

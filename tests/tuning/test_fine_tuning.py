@@ -25,7 +25,8 @@ from tenants.tuning_states import TuningStatus
 from tests.batches.conftest import with_sdk
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.spending import spend
-from tests.tuning.conftest import ROWS, Ask, MakeFile, MakeJob, asked, jsonl
+from tests.tuning.conftest import Ask, MakeFile, MakeJob, asked
+from tests.tuning.rows import ROWS, jsonl
 
 SCOPES = ("inference", "adapters:write")
 

@@ -29,7 +29,7 @@ from tenants.tuning.child.protocol import (
     TuningTask,
 )
 from tenants.tuning_states import SUPERVISED
-from tests.tuning.conftest import ROWS, dialogue, jsonl
+from tests.tuning.rows import ROWS, dialogue, jsonl
 
 STEPS = 6
 PAIRS = [

@@ -20,7 +20,7 @@ from tenants.tuning.child.rows import (
 from tenants.tuning.hyperparameters import AUTO, chosen
 from tenants.tuning_states import DPO, SUPERVISED
 from tests.environment import ROOT
-from tests.tuning.conftest import ROWS, dialogue, jsonl
+from tests.tuning.rows import ROWS, dialogue, jsonl
 
 pytestmark = pytest.mark.pure
 

@@ -40,7 +40,8 @@ from tenants.tuning_states import TuningStatus
 from tests.adapters.working import run_worker
 from tests.stack.running import command_of
 from tests.tenants.making import make_tenant
-from tests.tuning.conftest import NUMBERS, ROWS, FakeGateway, MakeFile, MakeJob, dialogue
+from tests.tuning.conftest import FakeGateway, MakeFile, MakeJob
+from tests.tuning.rows import NUMBERS, ROWS, dialogue
 
 pytestmark = pytest.mark.timeout(900)  # what trains has the lowest priority
 ACTOR = {"kind": "key", "id": 1, "name": "a key", "address": "", "request_id": ""}

@@ -22,10 +22,12 @@ worker has inspected it."""
 class Api:
     """Client of both APIs, with the key. Error responses are raised as Failure."""
 
-    def __init__(self, where: Connection, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, where: Connection, **options: Any) -> None:
+        """`options` are httpx's."""
         self.where = where
         headers = {"Authorization": f"Bearer {where.key}", "User-Agent": "lorikeet-client"}
-        self.http = httpx.Client(headers=headers, timeout=TIMEOUT, transport=transport)
+        options.setdefault("timeout", TIMEOUT)
+        self.http = httpx.Client(headers=headers, **options)
 
     def __call__(self, method: str, path: str, **options: Any) -> Any:
         """Call the management API under `/api/v1/`; returns its JSON, None if the body is empty."""

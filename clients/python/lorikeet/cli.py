@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lorikeet import __version__, adapters, batches, chat, keys, splits, training, usage
+from lorikeet import __version__, adapters, batches, chat, keys, loop, splits, training, usage
 from lorikeet.api import Api, connected
 from lorikeet.connection import Connection, address, save
 from lorikeet.output import AsJson, say, show, show_json
@@ -24,6 +24,7 @@ app.add_typer(splits.app, name="splits")
 app.command("usage")(usage.usage)
 app.command("chat")(chat.chat)
 app.command("train")(training.train)
+app.command("loop")(loop.loop)
 
 
 def _show_version(asked: bool) -> None:

@@ -39,7 +39,9 @@ def main() -> None:
     if sound and not options.keep:
         shutil.rmtree(folders.root, ignore_errors=True)
     if not sound:
-        arguments = " ARGS=--only-gateways" if options.only_gateways else ""
+        names = ("only_gateways", "without_trainer")
+        flags = " ".join(f"--{name.replace('_', '-')}" for name in names if vars(options)[name])
+        arguments = f' ARGS="{flags}"' if flags else ""
         again = f"make chaos SECONDS={options.seconds} SEED={options.seed}{arguments}"
         console.print(f"again: {again}")
     sys.exit(0 if sound else 1)
@@ -52,6 +54,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--engine", choices=sorted(STORMS), default="synthetic")
     parser.add_argument(
         "--only-gateways", action="store_true", help="nothing but gateways dies, with short drains"
+    )
+    parser.add_argument(
+        "--without-trainer", action="store_true", help="no fine-tuning, which takes CPU"
     )
     parser.add_argument("--keep", action="store_true", help="keep the files of a sound run")
     return parser.parse_args()
@@ -67,6 +72,7 @@ def _run(options: argparse.Namespace, folders: Folders, console: Console) -> boo
         folders,
         console,
         only_gateways=options.only_gateways,
+        trains=not (options.only_gateways or options.without_trainer),
     )
     return asyncio.run(run.run())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 GATEWAYS = ("gateway-0", "gateway-1")
 AGENTS = ("agent-0", "agent-1")
@@ -12,6 +12,7 @@ POOLERS = ("pooler-0", "pooler-1")
 ENGINES = (*AGENTS, *POOLERS)
 WORKERS = ("worker-0", "worker-1")
 CONSOLE = "console"
+TRAINER = "trainer"
 
 REDIS_LEFT_ALONE_AFTER = 0.55
 """Share of a run after which Redis is not killed, so that its counts can be compared with the
@@ -28,8 +29,9 @@ DOUBLE_SHARE, APART_S = 0.25, (0.0, 0.2)
 class Strike:
     """Strike this process `at_s` seconds after the beginning.
 
-    An `agent`, a `gateway`, `postgres`, one `backend` of it, `redis`, a `worker` and the `console`
-    are killed. An agent is made to `hang` (SIGSTOP) or to `drain` (SIGTERM), a worker to `stall`
+    An `agent`, a `gateway`, `postgres`, one `backend` of it, `redis`, a `worker`, the `console` and
+    the `trainer` are killed; `training` kills the trainer only while it trains and has saved a
+    state. An agent is made to `hang` (SIGSTOP) or to `drain` (SIGTERM), a worker to `stall`
     (SIGSTOP, until others have its batches), and a gateway to `roll` (SIGTERM). A `cut` breaks all
     links of engines to a gateway.
     """
@@ -66,6 +68,11 @@ BATCHES = (
     Victim("console", (CONSOLE,), 1.0, 15.0),
 )
 
+TRAINING = (
+    Victim("trainer", (TRAINER,), 0.5, 30.0),
+    Victim("training", (TRAINER,), 0.5, 40.0),
+)
+
 STORMS = {
     "synthetic": Storm(
         interval_s=2.6,
@@ -80,6 +87,7 @@ STORMS = {
             Victim("backend", ("postgres",), 1.5, 4.0),
             Victim("redis", ("redis",), 2.0, 5.0),
             *BATCHES,
+            *TRAINING,
         ),
     ),
     "vllm": Storm(
@@ -95,6 +103,7 @@ STORMS = {
             Victim("backend", ("postgres",), 1.5, 8.0),
             Victim("redis", ("redis",), 2.0, 10.0),
             *BATCHES,
+            *TRAINING,
         ),
     ),
 }
@@ -109,6 +118,11 @@ GATEWAYS_ALONE = Storm(
     ),
 )
 """Nothing else dies, so each request that is repeated with its idempotency key has one bill."""
+
+
+def without_trainer(storm: Storm) -> Storm:
+    """The storm for an installation that has no trainer."""
+    return replace(storm, victims=tuple(one for one in storm.victims if one not in TRAINING))
 
 
 def plan(seed: int, seconds: float, storm: Storm) -> list[Strike]:

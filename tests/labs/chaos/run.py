@@ -22,11 +22,12 @@ from django.core.management import call_command  # noqa: E402
 
 from gateway.local import seed  # noqa: E402
 from inference.errors import Unavailable  # noqa: E402
-from tests.labs.chaos.clients import background, customers  # noqa: E402
+from tests.labs.chaos.clients import background, customers, tuning  # noqa: E402
 from tests.labs.chaos.clients.background import InBackground  # noqa: E402
 from tests.labs.chaos.clients.batches import ENDED, Batches  # noqa: E402
 from tests.labs.chaos.clients.crowd import TIMEOUT_S, Crowd  # noqa: E402
 from tests.labs.chaos.clients.customers import Customer  # noqa: E402
+from tests.labs.chaos.clients.tuning import Tunings, epoch_tokens  # noqa: E402
 from tests.labs.chaos.counters import Counters, billed  # noqa: E402
 from tests.labs.chaos.judging import report  # noqa: E402
 from tests.labs.chaos.judging.facts import (  # noqa: E402
@@ -49,9 +50,11 @@ from tests.labs.chaos.plan import (  # noqa: E402
     GATEWAYS,
     GATEWAYS_ALONE,
     STORMS,
+    TRAINER,
     WORKERS,
     Strike,
     plan,
+    without_trainer,
 )
 from tests.labs.chaos.processes import Failed  # noqa: E402
 from tests.labs.chaos.stage import (  # noqa: E402
@@ -71,6 +74,8 @@ CLIENTS_EACH = {"synthetic": 4, "vllm": 2}
 SETTLE_S = 180.0
 """Seconds to wait, once nothing dies, until everything is in the ledger and all leases have
 expired."""
+TUNED_S = 400.0
+"""Seconds to wait for fine-tuning jobs, once nothing dies."""
 WARM_UP_S = 3.0
 UNSEEN = {
     "synthetic": Unseen(streamed=4, whole=6),
@@ -98,14 +103,17 @@ class Run:
         console: Console,
         *,
         only_gateways: bool = False,
+        trains: bool = True,
     ) -> None:
-        """`only_gateways`: only gateways die, with short drains."""
+        """`only_gateways`: only gateways die, with short drains. `trains`: there is a trainer."""
         self.seed, self.seconds, self.engine = seed, seconds, engine
         drain_s = SHORT_DRAIN_S if only_gateways else DRAIN_S
-        self.stage, self.console = Stage(folders, gateways_drain_s=drain_s), console
+        self.stage = Stage(folders, gateways_drain_s=drain_s, trains=trains)
+        self.console = console
+        storm = GATEWAYS_ALONE if only_gateways else STORMS[engine]
         self.customers: list[Customer] = []
         self.facts = Facts(
-            planned=plan(seed, seconds, GATEWAYS_ALONE if only_gateways else STORMS[engine]),
+            planned=plan(seed, seconds, storm if trains else without_trainer(storm)),
             only_gateways=only_gateways,
             budgets=customers.BUDGETS,
             unseen=UNSEEN[engine],
@@ -156,6 +164,8 @@ class Run:
         self._batching = asyncio.create_task(self._batches.run(self.seed))
         self._in_background = InBackground(self.customers, stage.urls, stage.takes_requests)
         self._waiting = asyncio.create_task(self._in_background.run(self.seed))
+        self._tunings = Tunings(self.customers, stage.urls, stage.takes_requests)
+        self._tuning = asyncio.create_task(self._tunings.run(self.seed)) if stage.trains else None
         showing = asyncio.create_task(self._show(crowd))
         try:
             await asyncio.sleep(WARM_UP_S)
@@ -218,6 +228,7 @@ class Run:
             facts.stayed |= set(logs.stayed(stage.folders.log(gateway)))
         await self._batches_end()
         await self._responses_end()
+        await self._tunings_end()
         await self._ask_again()
         await self._settled()
         async with Counters.connected() as counters:
@@ -229,6 +240,7 @@ class Run:
             facts.reseeded = await self._compared(counters)
         await _until(self._engines_idle)
         facts.events = await asyncio.to_thread(ledger.events)
+        facts.trainings = await asyncio.to_thread(ledger.trainings)
         facts.superseded = await asyncio.to_thread(ledger.superseded)
         facts.rollups = await asyncio.to_thread(ledger.sums, "hour")
         facts.months = await asyncio.to_thread(ledger.sums, "month")
@@ -265,6 +277,26 @@ class Run:
 
         await _until(all_ended)
         self.facts.prefixes |= {id[:PREFIX_DIGITS] for id in self.facts.in_background}
+
+    async def _tunings_end(self) -> None:
+        """Wait for the fine-tuning jobs. One whose trainer was killed goes on once that is noticed,
+        which takes up to 90 s."""
+        if self._tuning is None:
+            return
+        self._tunings.over.set()
+        await asyncio.wait((self._tuning,), timeout=TUNED_S)
+        if self._tuning.done():
+            self._tuning.result()
+        self._tuning.cancel()
+        facts = self.facts
+        facts.tunings, facts.training_price = self._tunings.got, customers.TRAINING_PRICE
+        facts.epoch_tokens = await asyncio.to_thread(epoch_tokens)
+
+        async def all_ended() -> bool:
+            facts.tuning_rows = await asyncio.to_thread(ledger.tunings)
+            return all(row.status in tuning.ENDED for row in facts.tuning_rows.values())
+
+        await _until(all_ended)
 
     async def _ask_again(self) -> None:
         """Repeat, undisturbed, the requests that moved or were adopted and were completed."""
@@ -322,6 +354,7 @@ class Run:
     async def _stop(self) -> None:
         """Stop everything in order, gateways before engines: a leaked stream would keep them from
         stopping."""
+        await self.stage.stop((TRAINER,) if self.stage.trains else ())
         await self.stage.stop((*WORKERS, CONSOLE))
         await self.stage.stop(GATEWAYS)
         await self.stage.stop(ENGINES)

@@ -1,5 +1,5 @@
-"""The installation under test: PostgreSQL, Redis, gateways, agents, console and workers as real
-processes."""
+"""The installation under test: PostgreSQL, Redis, gateways, agents, console, workers and a trainer
+as real processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.database import redis_command
 from gateway.local.postgres import DATA, Postgres, account_to_run, programs
 from gateway.start import SECRETS
 from tests.labs.chaos.judging.facts import DRAINED, Kill, Life
-from tests.labs.chaos.plan import CONSOLE, ENGINES, GATEWAYS, POOLERS, WORKERS, Strike
+from tests.labs.chaos.plan import CONSOLE, ENGINES, GATEWAYS, POOLERS, TRAINER, WORKERS, Strike
 from tests.labs.chaos.processes import ROOT, Actor, Program, Ready, running
 from tests.labs.chaos.relay import Relay
 from tests.stack.running import command_of
@@ -50,6 +50,7 @@ STALLS_S = (16.0, 21.0)
 goes on with batches that others have taken."""
 REQUEST_TIMEOUT_S = 30
 MODEL, EMBEDDING = demo.MODEL_NAME, demo.EMBEDDING_NAME
+TUNING_PREFIX = "ftjob-"
 WITHOUT_REDIS = dict(zip(GATEWAYS, ("local", "refuse"), strict=True))
 """While Redis is unavailable, one gateway counts by itself and the other refuses."""
 TOKENS_PER_SECOND = 30
@@ -81,6 +82,11 @@ class Folders:
 
     def journal(self, agent: str) -> Path:
         return self.root / "journal" / agent
+
+    @property
+    def tenants_files(self) -> Path:
+        """Also of the saved states of fine-tuning jobs, which have the names of these."""
+        return self.root / "uploads" / "files"
 
     def log(self, name: str) -> Path:
         return self.root / "log" / f"{name}.log"
@@ -114,6 +120,8 @@ class Stage:
     kills: list[Kill] = field(default_factory=list)
     drains_s: dict[str, float] = field(default_factory=dict)
     gateways_drain_s: int = DRAIN_S
+    trains: bool = True
+    """Whether there is a trainer."""
 
     def takes_requests(self, gateway: str) -> bool:
         """As a load balancer sees it."""
@@ -140,6 +148,8 @@ class Stage:
                 hit = actor.drain()
             case "cut":
                 hit = self.relays[strike.name].cut()
+            case "training":
+                hit = self._has_saved(actor) and actor.kill()
             case _:
                 hit = actor.kill()
         if hit:
@@ -158,6 +168,15 @@ class Stage:
         except psutil.NoSuchProcess:
             return False
         return True
+
+    def _has_saved(self, trainer: Actor) -> bool:
+        """Whether it trains, and a state of a job is saved from which another can go on."""
+        if trainer.pid is None or not any(self.folders.tenants_files.glob(f"{TUNING_PREFIX}*")):
+            return False
+        try:
+            return bool(psutil.Process(trainer.pid).children())
+        except psutil.NoSuchProcess:
+            return False
 
     async def until_ready(self) -> None:
         """Wait until every process serves.
@@ -205,9 +224,12 @@ async def database(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def batches(stage: Stage) -> AsyncIterator[None]:
-    """Runs the console and the workers in the block, once they are ready."""
+    """Runs the console, the workers and the trainer in the block, once they are ready."""
+    programs = [_console(stage), *(_worker(stage, name) for name in WORKERS)]
+    if stage.trains:
+        programs.append(_trainer(stage))
     async with AsyncExitStack() as stack:
-        for program in (_console(stage), *(_worker(stage, name) for name in WORKERS)):
+        for program in programs:
             await stack.enter_async_context(running(_actor(stage, program)))
         await stage.until_ready()
         yield
@@ -321,15 +343,30 @@ def _console(stage: Stage) -> Program:
 
 
 def _worker(stage: Stage, name: str) -> Program:
+    command = [sys.executable, "-m", "tests.labs.chaos.worker"]
+    return _of_jobs(stage, name, "worker", command)
+
+
+def _trainer(stage: Stage) -> Program:
+    command = [sys.executable, str(ROOT / "manage.py"), "trainer"]
+    settings = {
+        "LORIKEET_BASE_MODELS": f"{MODEL}={demo.BASE}",
+        "LORIKEET_TUNING_SAVE_S": "1",
+        "LORIKEET_TUNING_THREADS": "1",
+    }
+    return _of_jobs(stage, TRAINER, "trainer", command, **settings)
+
+
+def _of_jobs(stage: Stage, name: str, kind: str, command: list[str], **settings: str) -> Program:
+    """A program that runs background jobs and says in a file when it is ready."""
     file = stage.folders.root / f"{name}.ready"
 
     async def works() -> bool:
         began = stage.actors[name].lives[-1].began
         return file.exists() and file.stat().st_mtime > began
 
-    command = [sys.executable, "-m", "tests.labs.chaos.worker"]
-    told = {"LORIKEET_READY_FILE": str(file), "PYTHONPATH": str(ROOT / "platform")}
-    return Program(name, "worker", command, stage.folders.log(name), works, told)
+    settings |= {"LORIKEET_READY_FILE": str(file), "PYTHONPATH": str(ROOT / "platform")}
+    return Program(name, kind, command, stage.folders.log(name), works, settings)
 
 
 SYNTHETIC = [

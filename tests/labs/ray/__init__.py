@@ -1,1 +1,1 @@
-"""`manage.py engines` on a real Ray cluster."""
+"""`manage.py engines` and `manage.py trainer` on a real Ray cluster."""

@@ -1,5 +1,5 @@
-"""`python -m tests.labs.ray.scenario FOLDER`: engines on a real Ray cluster whose nodes are added
-and removed, in Linux namespaces of its own."""
+"""`python -m tests.labs.ray.scenario FOLDER`: engines and a trainer on a real Ray cluster whose
+nodes are added and removed, in Linux namespaces of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ import ray
 
 import demo
 from tests.labs.kubernetes.load import Load
-from tests.stack.running import ROOT, Stack, up
+from tests.stack.asking import until
+from tests.stack.running import ROOT, Stack, settings_free, up
+from tests.tuning.rows import NUMBERS, ROWS, jsonl
 
 ADDRESS = "127.0.0.1:6379"
 """Ray's provider of nodes that are processes supports no other port."""
@@ -76,14 +79,15 @@ class Step:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[None]:
-    """Run a head without room for engines, to which Ray adds nodes."""
+    """Run a head without room for engines, to which Ray adds nodes. Its folder has a short name,
+    because it has sockets, whose paths are limited to 107 bytes."""
     config = folder / "nodes.json"
     config.write_text(json.dumps(NODES))
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=1",
         "--node-ip-address=127.0.0.1", "--port=6379", "--include-dashboard=false",
         "--object-store-memory=100000000", "--disable-usage-stats",
-        f"--temp-dir={folder / 'ray'}", f"--autoscaling-config={config}",
+        f"--temp-dir={tempfile.mkdtemp(prefix='ray-')}", f"--autoscaling-config={config}",
     ]  # fmt: skip
     environment = os.environ | {
         "PYTHONPATH": PYTHONPATH,
@@ -137,6 +141,40 @@ class World:
         environment = os.environ | secrets | {"PYTHONPATH": PYTHONPATH}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
+
+    def tune(self) -> str:
+        """Create a fine-tuning job; returns its path once a trainer can take it."""
+        with self._stack.client(self.load.key) as client:
+            upload: dict[str, Any] = {
+                "files": {"file": ("rows.jsonl", jsonl(ROWS))},
+                "data": {"purpose": "fine-tune"},
+            }
+            file = client.post("/v1/files", **upload).raise_for_status().json()["id"]
+            asked = {"model": demo.MODEL_NAME, "training_file": file, "hyperparameters": NUMBERS}
+            made = client.post("/v1/fine_tuning/jobs", json=asked).raise_for_status().json()
+            path = f"/v1/fine_tuning/jobs/{made['id']}"
+            until(lambda: client.get(path).json()["status"] == "queued", WAIT_S)
+        return path
+
+    def train(self) -> None:
+        """Run `manage.py trainer` as an operator's timer does."""
+        options = ["--ray", ADDRESS, "--cpus", "0", "--resources", '{"engine": 1}']
+        settings = {
+            "LORIKEET_VAR": str(self._stack.var),
+            "LORIKEET_DATABASE_URL": self._stack.database_url,
+            "LORIKEET_BASE_MODELS": f"{demo.MODEL_NAME}={demo.BASE}",
+        }
+        environment = settings_free() | settings | {"PYTHONPATH": PYTHONPATH}
+        command = [sys.executable, str(ROOT / "manage.py"), "trainer", *options]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    def tuned(self, path: str) -> bool:
+        """Whether the job has succeeded."""
+        with self._stack.client(self.load.key) as client:
+            job = client.get(path).json()
+        assert job["status"] in ("running", "succeeded"), job
+        return bool(job["status"] == "succeeded")
 
     async def engines(self) -> list[str]:
         """The ids of engines that accept requests."""
@@ -218,7 +256,15 @@ async def play(world: World) -> None:
 
     before_it = world.load.answered
     await world.step("one client comes back, and an engine and a node for it", answered)
+    job = await asyncio.to_thread(world.tune)
+    await asyncio.to_thread(world.train)
+
+    async def tuned() -> bool:
+        return await asyncio.to_thread(world.tuned, job)
+
+    await world.step("a fine-tuning job was trained by a task; an engine checks it", tuned)
     await world.load.stop()
+    await world.step("nothing is asked or trained", empty)
 
 
 def main() -> None:

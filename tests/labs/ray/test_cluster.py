@@ -1,4 +1,5 @@
-"""`manage.py engines` on a real Ray cluster on this machine, with nodes added and removed."""
+"""`manage.py engines` and `manage.py trainer` on a real Ray cluster on this machine, with nodes
+added and removed."""
 
 from __future__ import annotations
 
@@ -36,3 +37,5 @@ def test_engines_and_nodes_come_and_go_with_the_load(tmp_path: Path) -> None:
     assert {name: step["failures"] for name, step in steps.items() if step["failures"]} == {}
     assert steps["load rises to 12 requests at a time"]["nodes"] == 2
     assert steps["nothing is asked"]["nodes"] == 0
+    assert "a fine-tuning job was trained by a task; an engine checks it" in steps
+    assert steps["nothing is asked or trained"]["nodes"] == 0

@@ -36,7 +36,7 @@ class Archive:
         """Raises Failure if there is no adapter."""
         self.source = source
         if source.is_dir():
-            self.name, self._paths = "adapter.tar", _adapter_in(source)
+            self.name, self._paths = "adapter.tar", adapter_files(source)
             self._pieces = [piece for path in self._paths for piece in _member(path)]
             self._pieces.append(_Piece(2 * BLOCK, bytes(2 * BLOCK)))
         elif source.is_file() and source.name.lower().endswith(ARCHIVES):
@@ -63,7 +63,7 @@ class Archive:
             at += piece.size
 
 
-def _adapter_in(folder: Path) -> list[Path]:
+def adapter_files(folder: Path) -> list[Path]:
     """The configuration and the weights' files.
 
     Raises:

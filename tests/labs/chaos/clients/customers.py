@@ -31,6 +31,7 @@ from tenants.models import (
     Trial,
     User,
 )
+from tenants.models.usage.prices import Tier
 from tests.labs.chaos.stage import EMBEDDING, MODEL
 from tests.tenants.making import make_base_of
 
@@ -38,9 +39,13 @@ BASE_PRICE = (2_000_000, 1_000_000, 6_000_000)
 FINE_PRICE = (3_000_000, 1_000_000, 9_000_000)
 """Prices of prompt, cached prompt and output tokens. Whole micro-units per token, because Redis
 counts in those."""
+TRAINING_PRICE = 5_000_000
+"""Of a token that a fine-tuning job trained on."""
+SCOPES = ["inference", "adapters:write"]
 ADAPTERS = ("plain", "fine")
 POLL_S = 0.2
 OPERATOR = "operator"
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 CONTENT_DAYS = 1
 """All tenants store prompts and answers for so many days, because responses in the background need
 it."""
@@ -115,6 +120,10 @@ def _base(folder: Path, name: str, **profile: str) -> BaseModel:
     made = EngineProfile.here(str(folder), served_name=name, **profile)
     base = make_base_of(SyntheticEngine.of(made).info)
     _price(BASE_PRICE, base_model=base)
+    Price.objects.create(
+        base_model=base, tier=Tier.TRAINING, starts_at=LONG_AGO, prompt=TRAINING_PRICE,
+        cached_prompt=0, output=0,
+    )  # fmt: skip
     return base
 
 
@@ -154,7 +163,7 @@ def budgeted(customers: list[Customer]) -> list[Customer]:
 def _customer(plan: Plan, base: BaseModel) -> Customer:
     tenant = Tenant.objects.create(slug=plan.slug, name=plan.slug, weight=plan.weight)
     issued = [
-        ApiKey.objects.issue(tenant, name=lane, scopes=["inference"], lane=lane)
+        ApiKey.objects.issue(tenant, name=lane, scopes=SCOPES, lane=lane)
         for lane in ("interactive", "batch")
     ]
     adapters = [_adapter(tenant, base, name) for name in ADAPTERS]
@@ -174,7 +183,7 @@ def _customer(plan: Plan, base: BaseModel) -> Customer:
 def _price(price: tuple[int, int, int], **of: BaseModel | Adapter) -> None:
     prompt, cached_prompt, output = price
     Price.objects.create(
-        starts_at=datetime(2020, 1, 1, tzinfo=UTC),
+        starts_at=LONG_AGO,
         prompt=prompt,
         cached_prompt=cached_prompt,
         output=output,

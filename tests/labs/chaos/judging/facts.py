@@ -237,6 +237,30 @@ class ResponseGot:
     usage: Counts | None = None
 
 
+@dataclass(slots=True)
+class TuningGot:
+    """A tenant's view of a fine-tuning job of so many epochs; `status` is empty until it has ended,
+    `code` is that of its error. `went_on` counts how often it went on from a saved state; a
+    `faulty` one has a file that can't be read."""
+
+    tenant: str
+    epochs: int
+    id: str = ""
+    faulty: bool = False
+    status: str = ""
+    code: str = ""
+    trained_tokens: int | None = None
+    went_on: int = 0
+
+
+class TuningRow(NamedTuple):
+    """A fine-tuning job in the database, and how many adapters have its name."""
+
+    status: str
+    claimed: bool
+    adapters: int
+
+
 KILLED, STOPPED, DRAINED = "kill -9", "stop", "drain"
 """How a process may be ended."""
 
@@ -376,6 +400,14 @@ class Facts:
     responses: list[ResponseGot] = field(default_factory=list)
     in_background: set[str] = field(default_factory=set)
     """The ids of all responses in the background, without their prefix."""
+    tunings: list[TuningGot] = field(default_factory=list)
+    tuning_rows: dict[str, TuningRow] = field(default_factory=dict)
+    """All fine-tuning jobs, by their ids."""
+    trainings: list[Event] = field(default_factory=list)
+    """The ledger's lines of fine-tuning jobs, which are not in `events`."""
+    epoch_tokens: int = 0
+    """Of each job's file; `training_price` is that of a token."""
+    training_price: int = 0
     lives: list[Life] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
     planned: list[Strike] = field(default_factory=list)

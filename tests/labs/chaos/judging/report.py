@@ -17,6 +17,12 @@ WITHOUT_DEATH = {
     "cut": "links to {} cut",
 }
 """Strikes after which no process is away."""
+HOW = {
+    "drain": "{} drained",
+    "roll": "{} drained",
+    "training": "{} with saved states",
+}
+"""Strikes that are shown as more than a process's name."""
 MAX_FAULTS = 20
 """Faults shown per check; the first ones tell what is wrong."""
 
@@ -41,7 +47,7 @@ def _kills(facts: Facts, seconds: float) -> Table:
             table.add_row(WITHOUT_DEATH[kind].format(name), str(times), a_minute)
         else:
             away = _away([life for life in facts.lives if life.name == name])
-            shown = f"{name} drained" if kind in ("drain", "roll") else name
+            shown = HOW.get(kind, "{}").format(name)
             table.add_row(shown, str(times), a_minute, f"{median(away):.1f}", f"{max(away):.1f}")
     all_times = len(facts.kills)
     table.add_row("all", str(all_times), f"{all_times / seconds * 60:.1f}", style="bold")

@@ -32,6 +32,8 @@ from tests.labs.chaos.judging.facts import (
     Seen,
     Spent,
     Sums,
+    TuningGot,
+    TuningRow,
     Twin,
     Unseen,
 )
@@ -66,6 +68,7 @@ from tests.labs.chaos.judging.rules.sums import (
     months_are_rollups,
     rollups_are_events,
 )
+from tests.labs.chaos.judging.rules.tuning import jobs_are_billed_once
 from tests.labs.chaos.judging.verdict import judge, only_the_killed_died, there_was_a_storm
 from tests.labs.chaos.plan import Strike
 
@@ -74,6 +77,7 @@ GROUP = Group(0, 1, 7, "plain", "plain", "base")
 WHOLE = Counts(50, 32, 20)
 STATES = [Counts(50, 32, 5), Counts(50, 32, 12), WHOLE]
 PART = STATES[1]
+TRAINING_PRICE = 5
 
 
 def event(id: str, counts: Counts, reason: str = "length", started_at: float = 100.0) -> Event:
@@ -81,6 +85,11 @@ def event(id: str, counts: Counts, reason: str = "length", started_at: float = 1
     uncached = counts.prompt_tokens - counts.cached_tokens
     cost = 2 * uncached + counts.cached_tokens + 6 * counts.completion_tokens
     return Event(entry, started_at - 0.1, "agent-0", PRICES, cost, GROUP)
+
+
+def training(id: str, tokens: int = 60) -> Event:
+    """The ledger's line of a fine-tuning job."""
+    return replace(event(id, Counts(tokens), "stop"), cost=TRAINING_PRICE * tokens)
 
 
 def budget(tokens: int, cost: int) -> BudgetState:
@@ -91,9 +100,9 @@ def budget(tokens: int, cost: int) -> BudgetState:
 
 def with_sums(facts: Facts) -> Facts:
     """Set the sums and journals that follow from the events."""
-    sums = Sums.of(facts.events)
+    sums = Sums.of([*facts.events, *facts.trainings])
     facts.rollups, facts.months = {GROUP: sums}, {GROUP: sums}
-    counted = sums._replace(cost=0)
+    counted = Sums.of(facts.events)._replace(cost=0)
     facts.journal_sums = {"journal-1": JournalSums("agent-0", counted, counted, 0, 0)}
     facts.entries = [one.entry for one in facts.events]
     facts.journal_ends = [JournalEnd("journal-1", len(facts.events), 0, 0)]
@@ -134,6 +143,16 @@ def facts() -> Facts:
                               completed=1, usage=WHOLE)],
             responses=[ResponseGot("acme", "resp_whole", "completed", usage=WHOLE)],
             in_background={"whole"},
+            tunings=[TuningGot("acme", 3, "ftjob-1", status="succeeded", trained_tokens=60,
+                               went_on=1),
+                     TuningGot("acme", 3, "ftjob-2", faulty=True, status="failed"),
+                     TuningGot("acme", 3, "ftjob-3", status="cancelled")],
+            tuning_rows={"ftjob-1": TuningRow("succeeded", False, 1),
+                         "ftjob-2": TuningRow("failed", False, 0),
+                         "ftjob-3": TuningRow("cancelled", False, 0)},
+            trainings=[training("ftjob-1")],
+            epoch_tokens=20,
+            training_price=TRAINING_PRICE,
             planned=[Strike(51.0, "agent", "agent-0"), Strike(59.0, "gateway", "gateway-1")],
             budgets=2,
             kills=[Kill(101.0, "agent", "agent-0"), Kill(109.0, "gateway", "gateway-1")],
@@ -384,7 +403,7 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
     ),
     "sum too large": (
         rollups_are_events,
-        lambda f: f.rollups.update({GROUP: f.rollups[GROUP]._replace(requests=4)}), "requests=4",
+        lambda f: f.rollups.update({GROUP: f.rollups[GROUP]._replace(requests=5)}), "requests=5",
     ),
     "sum of nothing": (
         rollups_are_events,
@@ -516,6 +535,56 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
     ),
     "response that is billed otherwise": (
         responses_are_answered_once, lambda f: _bill(f, "whole", PART), "billed Counts",
+    ),
+    "job that never ended": (
+        jobs_are_billed_once, lambda f: setattr(f.tunings[2], "status", ""), "ended as nothing",
+    ),
+    "job that failed by mistake": (
+        jobs_are_billed_once, lambda f: setattr(f.tunings[1], "faulty", False), "ended as failed",
+    ),
+    "job that is not billed": (
+        jobs_are_billed_once, lambda f: f.trainings.clear(), "has 0 lines",
+    ),
+    "job that is billed twice": (
+        jobs_are_billed_once, lambda f: f.trainings.append(f.trainings[0]), "has 2 lines",
+    ),
+    "job that was cancelled and is billed": (
+        jobs_are_billed_once, lambda f: f.trainings.append(training("ftjob-3")), "has 1 lines",
+    ),
+    "job that is billed for other tokens": (
+        jobs_are_billed_once, lambda f: f.trainings.__setitem__(0, training("ftjob-1", 40)),
+        "instead of 60 tokens",
+    ),
+    "job at another price": (
+        jobs_are_billed_once, lambda f: setattr(f, "training_price", 6), "instead of 60 tokens",
+    ),
+    "job that says other tokens": (
+        jobs_are_billed_once, lambda f: setattr(f.tunings[0], "trained_tokens", 61),
+        "trained 61 tokens",
+    ),
+    "job that was made twice": (
+        jobs_are_billed_once,
+        lambda f: f.tuning_rows.update({"ftjob-4": f.tuning_rows["ftjob-1"]}), "4 exist",
+    ),
+    "job that is billed and nobody's": (
+        jobs_are_billed_once, lambda f: f.trainings.append(training("ftjob-4")), "no client's job",
+    ),
+    "job that is still claimed": (
+        jobs_are_billed_once,
+        lambda f: f.tuning_rows.update({"ftjob-3": TuningRow("cancelled", True, 0)}), "claimed",
+    ),
+    "job whose adapter is left": (
+        jobs_are_billed_once,
+        lambda f: f.tuning_rows.update({"ftjob-3": TuningRow("cancelled", False, 1)}),
+        "has 1 adapters",
+    ),
+    "nothing gone on with": (
+        jobs_are_billed_once,
+        lambda f: setattr(f.tunings[0], "went_on", 0)
+        or f.planned.append(Strike(1.0, "training", "trainer")), "nothing is proved",
+    ),
+    "line of a job that is in no sum": (
+        rollups_are_events, lambda f: f.trainings.append(training("ftjob-4")), "the rollup says",
     ),
     "died by itself": (
         only_the_killed_died,

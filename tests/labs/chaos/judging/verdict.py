@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Callable
 
 from tests.labs.chaos.judging.facts import DRAINED, KILLED, STOPPED, Facts
-from tests.labs.chaos.judging.rules import background, batches, bills, limits, outcomes, sums
+from tests.labs.chaos.judging.rules import (
+    background,
+    batches,
+    bills,
+    limits,
+    outcomes,
+    sums,
+    tuning,
+)
 from tests.labs.chaos.judging.rules.check import Check
 
 STARTS_IN_VAIN = ("gateway", "postgres", "console")
@@ -40,7 +48,7 @@ def there_was_a_storm(facts: Facts) -> Check:
 
 def only_the_killed_died(facts: Facts) -> Check:
     """No process ended by itself, except for want of a database: a process that found none at its
-    start, and a worker that lost it."""
+    start, and a worker or trainer that lost it."""
     check = Check("nobody died but by kill -9")
     in_vain = 0
     for life in facts.lives:
@@ -51,7 +59,7 @@ def only_the_killed_died(facts: Facts) -> Check:
                 check.faults.append(f"{life.name} stopped with the status {life.status}")
         elif life.ready is None and life.kind in STARTS_IN_VAIN:
             in_vain += 1
-        elif life.kind == "worker":  # its jobs end with their connection to PostgreSQL
+        elif life.kind in ("worker", "trainer"):  # its jobs end with their connection to PostgreSQL
             in_vain += 1
         else:
             check.faults.append(f"{life.name} ended by itself with the status {life.status}")
@@ -73,6 +81,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     outcomes.answers_equal_their_twins,
     batches.lines_are_answered_once,
     background.responses_are_answered_once,
+    tuning.jobs_are_billed_once,
     bills.regenerated_is_not_billed,
     bills.each_id_once,
     sums.costs_are_right,

@@ -25,11 +25,11 @@ def costs_are_right(facts: Facts) -> Check:
 
 
 def rollups_are_events(facts: Facts) -> Check:
-    """The hourly sums are the sums of the events."""
+    """The hourly sums are the sums of the events, and of the lines of fine-tuning jobs."""
     check = Check("hourly sums = events")
+    lines = [*facts.events, *facts.trainings]
     sums = {
-        group: Sums.of(events)
-        for group, events in by_id(facts.events, lambda event: event.group).items()
+        group: Sums.of(events) for group, events in by_id(lines, lambda event: event.group).items()
     }
     for group in sums.keys() | facts.rollups.keys():
         here, there = sums.get(group, Sums()), facts.rollups.get(group, Sums())

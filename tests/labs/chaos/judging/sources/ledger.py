@@ -9,7 +9,18 @@ from typing import Any
 
 import psycopg
 
-from tests.labs.chaos.judging.facts import Counts, Entry, Event, Group, JournalSums, Sums
+from tests.labs.chaos.judging.facts import (
+    Counts,
+    Entry,
+    Event,
+    Group,
+    JournalSums,
+    Sums,
+    TuningRow,
+)
+
+TRAINER = "trainer"
+"""The journal of the lines of fine-tuning jobs."""
 
 _EVENTS = """
 SELECT id, journal, tenant_id, key_id, model, prompt_tokens, cached_tokens, completion_tokens,
@@ -17,7 +28,7 @@ SELECT id, journal, tenant_id, key_id, model, prompt_tokens, cached_tokens, comp
        prompt_price, cached_prompt_price, output_price, cost,
        extract(epoch FROM date_trunc('hour', started_at, 'UTC'))::bigint AS hour, adapter,
        base_model, attempt, inherited_tokens, regenerated_tokens
-FROM tenants_usageevent
+FROM tenants_usageevent WHERE (journal = %s) = %s
 """
 _SUPERSEDED = """
 SELECT request_id, one.journal, tenant_id, key_id, model, one.prompt_tokens, one.cached_tokens,
@@ -31,11 +42,17 @@ SELECT extract(epoch FROM start)::bigint, tenant_id, key_id, adapter, model, bas
        requests, prompt_tokens, cached_tokens, completion_tokens, cost::bigint
 FROM tenants_usagesum WHERE span = %s
 """
+_TUNINGS = """
+SELECT id, status, claimed_by IS NOT NULL, (
+    SELECT count(*) FROM tenants_adapter AS made
+    WHERE made.tenant_id = job.tenant_id AND name = suffix || '-' || right(job.id, 8))
+FROM tenants_finetuningjob AS job
+"""
 _JOURNALS = """
 SELECT journal, engine_id, ledger_requests, ledger_prompt_tokens, ledger_cached_tokens,
        ledger_completion_tokens, counted_requests, counted_prompt_tokens, counted_cached_tokens,
        counted_completion_tokens, unjournaled_tokens, waiting_requests
-FROM tenants_enginejournal
+FROM tenants_enginejournal WHERE journal <> %s
 """
 _SPENT = """
 SELECT coalesce(sum(prompt_tokens + completion_tokens), 0)::bigint, coalesce(sum(cost), 0)::bigint
@@ -57,12 +74,19 @@ def connected() -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
 
 
 def events() -> list[Event]:
-    """The ledger's events."""
+    """The ledger's events of requests."""
     with connected() as connection:
-        return [_event(row) for row in connection.execute(_EVENTS)]
+        rows = connection.execute(_EVENTS, [TRAINER, False])
+        return [_event(row, _made_at(row[0])) for row in rows]
 
 
-def _event(row: tuple[Any, ...]) -> Event:
+def trainings() -> list[Event]:
+    """The ledger's lines of fine-tuning jobs."""
+    with connected() as connection:
+        return [_event(row, 0.0) for row in connection.execute(_EVENTS, [TRAINER, True])]
+
+
+def _event(row: tuple[Any, ...], made_at: float) -> Event:
     id, journal, tenant_id, key_id, model, *rest = row
     prompt, cached, output, finish_reason, started_at, engine_id, *rest = rest
     *prices, cost, hour, adapter, base_model, attempt, inherited, regenerated = rest
@@ -72,7 +96,7 @@ def _event(row: tuple[Any, ...]) -> Event:
     )  # fmt: skip
     group = Group(hour, tenant_id, key_id, adapter, model, base_model)
     price = prices[0], prices[1], prices[2]
-    return Event(entry, _made_at(id), engine_id, price, cost, group, regenerated)
+    return Event(entry, made_at, engine_id, price, cost, group, regenerated)
 
 
 def superseded() -> list[Entry]:
@@ -101,6 +125,12 @@ def in_background() -> dict[str, str]:
     return dict(rows)
 
 
+def tunings() -> dict[str, TuningRow]:
+    """The fine-tuning jobs by their ids."""
+    with connected() as connection:
+        return {id: TuningRow(*row) for id, *row in connection.execute(_TUNINGS)}
+
+
 def _made_at(id: str) -> float:
     """A request's id begins with the time in ms at which the gateway made it."""
     return int(id[:12], 16) / 1000
@@ -113,10 +143,10 @@ def sums(span: str) -> dict[Group, Sums]:
 
 
 def journal_sums() -> dict[str, JournalSums]:
-    """Both sides of each journal."""
+    """Both sides of each engine's journal."""
     found = {}
     with connected() as connection:
-        for journal, engine_id, *rest in connection.execute(_JOURNALS):
+        for journal, engine_id, *rest in connection.execute(_JOURNALS, [TRAINER]):
             in_ledger, counted, (unjournaled, waiting) = rest[:4], rest[4:8], rest[8:]
             found[journal] = JournalSums(
                 engine_id, Sums(*in_ledger), Sums(*counted), unjournaled, waiting

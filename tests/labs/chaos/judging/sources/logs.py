@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.labs.chaos.judging.facts import Adopted, Life, Moved
-from tests.labs.chaos.plan import ENGINES
+from tests.labs.chaos.plan import ENGINES, TRAINER, WORKERS
 
 CRASHES = {
     "request_crashed",
@@ -29,10 +29,11 @@ def crashes(path: Path, *, may_be_cut: bool = False) -> Iterator[str]:
     """Events that must not occur, and exceptions that were not logged.
 
     `may_be_cut`: the drains of gateways are short, so they may be cut. Agents do not wait for their
-    answers, because what is left moves. Workers end with their connection to PostgreSQL.
+    answers, because what is left moves. Workers and the trainer end with their connection to
+    PostgreSQL.
     """
     for line in path.read_text(errors="replace").splitlines():
-        if line.startswith("Traceback") and path.name.startswith("worker"):
+        if line.startswith("Traceback") and path.stem in (*WORKERS, TRAINER):
             continue
         if line.startswith("Traceback"):
             yield f"{path.name}: {line}"
