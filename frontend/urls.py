@@ -322,6 +322,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("fine-tuning/new", tuning_creating.new_job, name="fine-tuning-new"),
                 path("fine-tuning/<str:job_id>", tuning_jobs.job, name="fine-tuning-one"),
                 path(
+                    "fine-tuning/<str:job_id>/compare",
+                    tuning_jobs.compare,
+                    name="fine-tuning-compare",
+                ),
+                path(
                     "fine-tuning/<str:job_id>/<str:action>",
                     tuning_jobs.change,
                     name="fine-tuning-change",

@@ -19,6 +19,7 @@ from tenants.errors import SplitEnded, SplitRunning, VersionNotReady
 from tenants.models.accounts import User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, State
 from tenants.models.annotations import MAX_NUMBER, WORD
+from tenants.models.evals import EvalRun
 
 MAX_STEPS, MAX_GUARDS = 10, 8
 MAX_KEPT = 50
@@ -279,6 +280,10 @@ class Split(models.Model):
     )
     figures = models.JSONField(default=no_figures, editable=False)
     tests = models.JSONField(default=dict, editable=False)
+    eval_run = models.ForeignKey(
+        EvalRun, models.SET_NULL, null=True, editable=False, related_name="+"
+    )
+    """The run of the eval that the alias requires, on the candidate, that was started for it."""
     step_requests = models.PositiveIntegerField(default=0, editable=False)
     """Requests that the candidate answered since the weight was set."""
     created_by = models.ForeignKey(

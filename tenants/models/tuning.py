@@ -23,6 +23,7 @@ from django.utils import timezone
 from inference.errors import TuningNotPossible, short
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion, BaseModel
+from tenants.models.evals import Eval
 from tenants.models.files import StoredFile
 from tenants.models.keys import ApiKey
 from tenants.naming import ACTIVE, tuned_adapter, tuned_name
@@ -125,6 +126,8 @@ class FineTuningJob(models.Model):
     (`tenants.tuning.child.protocol.HeldRow`)."""
     trained_tokens = models.BigIntegerField(default=0)
     version = models.ForeignKey(AdapterVersion, models.SET_NULL, null=True, related_name="+")
+    comparison = models.ForeignKey(Eval, models.SET_NULL, null=True, related_name="+")
+    """Of its model with others (`tenants.tuning.comparison`)."""
     run = models.PositiveIntegerField(default=0)
     claimed_by = models.BigIntegerField(null=True)
     crashes = models.PositiveSmallIntegerField(default=0)
