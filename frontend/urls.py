@@ -60,7 +60,7 @@ ADAPTER = [
     path("split", splits.start, name="adapters-split"),
     *(
         path(f"splits/<int:pk>/{what}", splits.act, {"what": what}, name=f"adapters-split-{what}")
-        for what in ("pause", "resume", "promote", "stop")
+        for what in ("pause", "resume", "promote", "stop", "evaluate")
     ),
     path("splits/<int:pk>/weight", splits.weigh, name="adapters-split-weigh"),
     path("versions/<int:number>", versions.version, name="adapters-version"),

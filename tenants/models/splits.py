@@ -27,6 +27,7 @@ MAX_KEPT = 50
 MAX_REQUESTS = 1_000_000
 MAX_HOURS = 90 * 24
 MAX_SECONDS = 600.0
+MAX_REASON = 500
 MAX_WEIGHT = 99
 """Percent of a candidate; 100 would be a promotion."""
 HEADER = r"\A[A-Za-z0-9-]{1,64}\Z"
@@ -227,7 +228,7 @@ class Split(models.Model):
     stable = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="+", db_index=False)
     candidate = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="splits")
     state = models.CharField(max_length=16, choices=SplitState, default=SplitState.RUNNING)
-    reason = models.CharField(max_length=500, blank=True)
+    reason = models.CharField(max_length=MAX_REASON, blank=True)
     """Why it is in this state, in words."""
     weight = models.PositiveSmallIntegerField(default=0)
     weights = models.JSONField(
@@ -339,6 +340,7 @@ class Split(models.Model):
 
     def note(self, reason: str) -> None:
         """Say in other words why it is in this state, which is not audited."""
+        reason = reason[:MAX_REASON]
         Split.objects.filter(pk=self.pk).update(reason=reason)
         self.reason = reason
 
@@ -385,7 +387,7 @@ class Split(models.Model):
         alias = Alias.objects.filter(adapter=self.adapter_id, name=self.alias)
         alias.select_for_update().first()
 
-    def _change(self, **fields: Any) -> None:
+    def _change(self, *, reason: str, **fields: Any) -> None:
         # Changed, so that the audit log has them with the act; by the database, as the judge may
         # have counted more than this object has.
         at = models.Value({"at": timezone.now().isoformat()}, models.JSONField())
@@ -393,7 +395,11 @@ class Split(models.Model):
             F("figures"), at, template="(%(expressions)s)", arg_joiner=" || ",
             output_field=models.JSONField(),
         )  # fmt: skip
-        if not Split.objects.open().filter(pk=self.pk).update(figures=figures, **fields):
+        if (
+            not Split.objects.open()
+            .filter(pk=self.pk)
+            .update(figures=figures, reason=reason[:MAX_REASON], **fields)
+        ):
             raise SplitEnded
         self.refresh_from_db()
 
