@@ -222,7 +222,6 @@ class Lessons:
                 kind="started",
                 step=self._step,
                 total_steps=self.steps,
-                tokens=self._tokens(),
                 total_tokens=self._total_tokens,
             )
         )
