@@ -314,7 +314,6 @@ def _compare(key: ApiKey) -> None:
         made = now - timedelta(minutes=minutes)
         make_scored_run(eval, key, scores, name=name, model=model, created_at=made)
     job.comparison = eval
-    job.version = key.tenant.adapters.get(name="support").versions.first()
     job.save()
 
 

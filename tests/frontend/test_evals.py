@@ -248,7 +248,7 @@ def test_two_runs_are_compared_by_row(eval: Eval, key: ApiKey, developer: Client
     assert "No difference can be told from these rows." in page.text
     assert "interval is too narrow" in page.text
     [criterion] = page.context["criteria"]
-    assert criterion["differences"] == [found] and not page.context["means"]
+    assert criterion["differences"] == [("before", found)] and not page.context["means"]
 
 
 def test_a_difference_that_can_be_told_is_told(eval: Eval, key: ApiKey, developer: Client) -> None:
@@ -283,7 +283,7 @@ def test_rows_with_scores_are_sorted_by_what_was_lost(
         (2, "regression"), (1, "unchanged"), (4, "unchanged"), (3, "improvement"),
     ]  # fmt: skip
     assert [round(one.gained, 6) for one in changes] == [-0.5, -0.1, 0.4, 0.5]
-    [[mean]] = [one["differences"] for one in page.context["means"]]
+    [[(_, mean)]] = [one["differences"] for one in page.context["means"]]
     assert (round(mean.a, 4), round(mean.b, 4)) == (0.5667, 0.5333), "of rows that both scored"
     assert mean.low < mean.value < mean.high
     for said in (
@@ -312,7 +312,9 @@ def test_three_runs_are_compared_with_the_best_other(
     ]  # fmt: skip
     assert [title for title, _ in page.context["overall"]] == ["base model", "version before"]
     [means] = [one["differences"] for one in page.context["means"]]
-    assert [round(one.value, 4) for one in means] == [0.2667, 0.3]
+    assert [(title, round(one.value, 4)) for title, one in means] == [
+        ("base model", 0.2667), ("version before", 0.3),
+    ]  # fmt: skip
     assert [len(row["results"]) for row in page.context["rows"]] == [3, 3, 3]
     for odd in (f"&c={base.pk}", "&c=evalrun_0"):
         answer = developer.get(compared(base, new, odd), follow=True)

@@ -16,7 +16,7 @@ from frontend.lists import id_in_url, words_of
 from frontend.pages import tenant_page
 from frontend.views.evals.evals import eval_of
 from frontend.views.evals.runs import PAGE
-from frontend.views.evals.wording import result_of
+from frontend.views.evals.wording import cut, result_of
 from tenants.evals.comparing import (
     FEW_ROWS,
     PairedDifference,
@@ -31,6 +31,8 @@ from tenants.permissions import Caller, Permission
 PASSED = "p"
 """How a passed grade is noted in an item's `outcomes`."""
 REGRESSION, IMPROVEMENT, UNCHANGED = "regression", "improvement", "unchanged"
+MAX_TITLE = 40
+"""Characters of a run's name in headings."""
 SCORED = ("text_similarity", "score_model", "logprob")
 """Graders whose scores say how good an answer is, higher ones being better."""
 
@@ -159,7 +161,7 @@ def compare(request: HttpRequest, caller: Caller, eval_id: str) -> HttpResponse:
     page, last = _page(changes, id_in_url(request, "after"))
     kinds = [one.kind for one in changes]
     two = len(runs) == 2
-    titles = ["before", "after"] if two else [run.label for run in runs]
+    titles = ["before", "after"] if two else [cut(run.label, MAX_TITLE) for run in runs]
     context = {
         "eval": eval,
         "two": two,
@@ -168,8 +170,8 @@ def compare(request: HttpRequest, caller: Caller, eval_id: str) -> HttpResponse:
         "common": len(changes),
         "few": len(changes) < FEW_ROWS,
         "overall": list(zip(titles, comparison.overall, strict=False)) if changes else [],
-        "criteria": [*_criteria(eval, comparison)],
-        "means": [*_means(eval, comparison)],
+        "criteria": [*_criteria(eval, comparison, titles)],
+        "means": [*_means(eval, comparison, titles)],
         "scored": bool(scored),
         "regressions": kinds.count(REGRESSION),
         "improvements": kinds.count(IMPROVEMENT),
@@ -187,18 +189,29 @@ def _graded(run: EvalRun) -> Graded:
     }
 
 
-def _criteria(eval: Eval, comparison: RunComparison) -> Iterator[Mapping[str, Any]]:
-    for place, criterion in enumerate(eval.criteria):
-        found = comparison.of_criterion(place)
-        yield {"name": criterion["name"], "type": criterion["type"], "differences": found}
+def _criteria(
+    eval: Eval, comparison: RunComparison, titles: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
+    for place in range(len(eval.criteria)):
+        yield _row_of(eval, place, comparison.of_criterion(place), titles)
 
 
-def _means(eval: Eval, comparison: RunComparison) -> Iterator[Mapping[str, Any]]:
+def _means(
+    eval: Eval, comparison: RunComparison, titles: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
     """The mean scores, by the criteria that give some and for which there are any."""
     for place in comparison.scored:
-        criterion, found = eval.criteria[place], comparison.of_scores(place)
+        found = comparison.of_scores(place)
         if None not in found:
-            yield {"name": criterion["name"], "type": criterion["type"], "differences": found}
+            yield _row_of(eval, place, found, titles)
+
+
+def _row_of(
+    eval: Eval, place: int, found: Sequence[PairedDifference | None], titles: Sequence[str]
+) -> Mapping[str, Any]:
+    """A criterion with the differences from each other run, by its title."""
+    criterion, differences = eval.criteria[place], list(zip(titles, found, strict=False))
+    return {"name": criterion["name"], "type": criterion["type"], "differences": differences}
 
 
 def _page(
