@@ -91,9 +91,10 @@ class FineTuningJobQuerySet(models.QuerySet["FineTuningJob"]):
             )
             if job is None or not all(job.goes_beside(one) for one in beside):
                 return None
-            if job.status == TuningStatus.QUEUED:
-                Tenant.objects.select_for_update().get(pk=job.tenant_id)
-                if must_wait([job]):  # another trainer has claimed one of the tenant meanwhile
+            if job.status == TuningStatus.QUEUED and limits_of([job.tenant_id]):
+                # One at a time: another trainer may be claiming one of the same tenant.
+                Tenant.objects.select_for_update(no_key=True).get(pk=job.tenant_id)
+                if must_wait([job]):
                     return None
             self.filter(pk=job.pk).update(
                 status=TuningStatus.RUNNING,

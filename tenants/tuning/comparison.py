@@ -7,7 +7,7 @@ from the file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 
 import procrastinate
@@ -61,8 +61,15 @@ BASE, BEFORE = "base model", "version before"
 """The names of the runs of other models."""
 
 
-def hindrance(job: FineTuningJob) -> str:
-    """Why the job can't be compared, in words; empty if it can."""
+def files_of(job: FineTuningJob) -> dict[str, StoredFile]:
+    """The job's files that are still there, by their ids."""
+    ids = [job.training_file_id, job.validation_file_id]
+    return job.tenant.files.current().in_bulk([id for id in ids if id is not None])
+
+
+def hindrance(job: FineTuningJob, files: Collection[str]) -> str:
+    """Why the job can't be compared, in words; empty if it can. `files` are the ids of those that
+    are there (`files_of`)."""
     if job.status != TuningStatus.SUCCEEDED:
         return "Only a job that has succeeded can be compared."
     if job.version is None or job.version.state != State.READY:
@@ -71,8 +78,7 @@ def hindrance(job: FineTuningJob) -> str:
         return "The job has no validation file, and rows that it was trained on prove nothing."
     if job.validation_file_id == job.training_file_id:
         return "The job's validation file is its training file: it was trained on all rows."
-    files = [job.training_file_id, job.validation_file_id]
-    if job.tenant.files.current().filter(pk__in=files).count() < len(files):
+    if not {job.training_file_id, job.validation_file_id} <= set(files):
         return "A file of the job was deleted, so it is not known which rows it was not trained on."
     return ""
 
@@ -112,7 +118,7 @@ def compare(job: FineTuningJob, key: ApiKey) -> Eval:
         TuningNotPossible: see `hindrance`.
         RateLimitExceeded: the tenant has too many evals or unfinished runs.
     """
-    if why := hindrance(job):
+    if why := hindrance(job, files_of(job)):
         raise TuningNotPossible(why)
     with transaction.atomic():
         tenant = quota.locked(job.tenant_id)  # somebody else may compare it now

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
 
 from frontend.views.evals.wording import MAX_SHOWN
 from tenants.models import ApiKey, AuditEntry, Eval, EvalItem, EvalRun, Tenant
@@ -298,13 +299,17 @@ def test_rows_with_scores_are_sorted_by_what_was_lost(
 
 
 def test_three_runs_are_compared_with_the_best_other(
-    tenant: Tenant, key: ApiKey, developer: Client
+    tenant: Tenant,
+    key: ApiKey,
+    developer: Client,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     eval = make_eval(tenant, criteria=[NEAR])
     base = make_scored_run(eval, key, [0.1, 0.9, 0.3], name="base model")
     before = make_scored_run(eval, key, [0.7, 0.2, 0.3], name="version before")
     new = make_scored_run(eval, key, [0.6, 0.6, 0.9], name=HOSTILE)
-    page = developer.get(compared(base, new, f"&c={before.pk}"))
+    with django_assert_max_num_queries(12):
+        page = developer.get(compared(base, new, f"&c={before.pk}"))
     assert "Three runs compared" in page.text and "<script>alert" not in page.text
     changes = [row["change"] for row in page.context["rows"]]
     assert [(one.number, one.kind, round(one.gained, 6)) for one in changes] == [

@@ -9,7 +9,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
-from pytest_django import Settings
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from frontend.views.tuning.curve import HEIGHT, WIDTH, LossCurve
 from tenants.models import AuditEntry, FineTuningJob, Purpose, StoredFile, Tenant
@@ -236,7 +236,10 @@ def finished(tenant: Tenant) -> FineTuningJob:
 
 
 def test_a_finished_job_is_compared_once(
-    tenant: Tenant, finished: FineTuningJob, developer: Client
+    tenant: Tenant,
+    finished: FineTuningJob,
+    developer: Client,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     page = at(tenant, finished.pk)
     assert "Compare on held-out rows" in developer.get(page).text
@@ -253,7 +256,8 @@ def test_a_finished_job_is_compared_once(
     seen = {"If-None-Match": f'"{shown.context["fingerprint"]}"'}
     assert developer.get(page, headers=seen).status_code == 304
     eval.runs.update(status="completed", total=3, passed=2, ended_at=timezone.now())
-    ready = developer.get(page, headers=seen)
+    with django_assert_max_num_queries(12):
+        ready = developer.get(page, headers=seen)
     base, own = (eval.runs.get(name=name) for name in ("base model", finished.adapter_name))
     link = f"/evals/{eval.pk}/compare?a={base.pk}&amp;b={own.pk}"
     assert link in ready.text and "2 (67%)" in ready.text

@@ -149,7 +149,9 @@ def test_why_a_job_cannot_be_compared(
     ):
         with pytest.raises(TuningNotPossible, match=why):
             comparison.compare(one, make_key(one.tenant)[0])
-    assert comparison.hindrance(job) == "" and not EvalRun.objects.exists()
+    assert (
+        comparison.hindrance(job, comparison.files_of(job)) == "" and not EvalRun.objects.exists()
+    )
 
 
 def test_without_a_row_to_ask_its_runs_fail_and_say_so(

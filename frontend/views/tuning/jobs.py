@@ -65,10 +65,10 @@ def job(request: HttpRequest, caller: Caller, job_id: str) -> HttpResponse:
     fingerprint = hashed(found.status, newest, version and version.state, runs)
     if not_modified(request, fingerprint):
         return HttpResponse(status=304)
-    if newer := events.filter(pk=after).first():
+    if after and (newer := events.filter(pk=after).first()):
         events = older_than(events, newer, "created_at")
     rows, last = page_of(events, EVENTS)
-    kept = caller.tenant.files.current()
+    files = comparison.files_of(found)
     context = {
         "job": found,
         "version": version,
@@ -76,7 +76,7 @@ def job(request: HttpRequest, caller: Caller, job_id: str) -> HttpResponse:
         "line": _line(found),
         "width": WIDTH,
         "height": HEIGHT,
-        "files": kept.in_bulk([found.training_file_id, found.validation_file_id]),
+        "files": files,
         "changes": [*_possible(found)],
         "checkpoints": found.checkpoints.all(),
         "rows": rows,
@@ -84,7 +84,7 @@ def job(request: HttpRequest, caller: Caller, job_id: str) -> HttpResponse:
         "fingerprint": fingerprint,
         "compared": compared,
         "comparison": _comparison(compared),
-        "hindrance": comparison.hindrance(found) if found.version_id else "",
+        "hindrance": comparison.hindrance(found, files) if found.version_id else "",
         "can_compare": not compared or not all(map(comparison.is_asked, compared)),
     }
     return render(request, "tuning/job.html", context)
