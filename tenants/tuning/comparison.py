@@ -230,11 +230,12 @@ def _write_rows(job: FineTuningJob, file: StoredFile) -> None:
         with transaction.atomic():
             tenant, size = quota.locked(job.tenant_id), out.seek(0, 2)
             keeping.require_room(tenant, size)
-            StoredFile.objects.filter(pk=file.pk).update(size_bytes=size)
-    job.report(
-        f"It is compared on {found['written']} of {found['usable']} held-out rows. Left out: "
-        f"{_left_out(found)}."
-    )
+            empty = StoredFile.objects.filter(pk=file.pk, size_bytes=0)
+            if empty.update(size_bytes=size):  # else the job of another run was as quick
+                job.report(
+                    f"It is compared on {found['written']} of {found['usable']} held-out rows. "
+                    f"Left out: {_left_out(found)}."
+                )
 
 
 def _left_out(found: Mapping[str, int]) -> str:

@@ -101,6 +101,18 @@ def test_two_clicks_start_it_once(job: FineTuningJob) -> None:
     assert {one.lock for one in locks} == {f"eval-{run.pk}" for run in EvalRun.objects.all()}
 
 
+def test_two_workers_that_write_the_rows_say_so_once(job: FineTuningJob) -> None:
+    comparison.compare(job, make_key(job.tenant)[0])
+    first, second = comparison.runs_of(job)
+    comparison.prepare(job.pk, first.pk)
+    blobs.remove(first.file_id)
+    comparison.prepare(job.pk, second.pk)
+    assert blobs.exists(first.file_id)
+    first.file.refresh_from_db()
+    assert first.file.size_bytes > 0
+    assert job.events.filter(message__startswith="It is compared").count() == 1
+
+
 def test_a_model_whose_run_failed_is_asked_again_alone(job: FineTuningJob) -> None:
     _, own = asked(job)
     EvalRun.objects.filter(pk=own.pk).update(status="failed")
