@@ -103,6 +103,18 @@ def points(difference: float) -> str:
     return f"{sign}{text}"
 
 
+def score(value: float | None) -> str:
+    """A grade, or a mean of grades: `0.714`."""
+    return NONE if value is None else f"{value:,.3f}"
+
+
+def signed_score(value: float) -> str:
+    """A difference of two scores: `+0.042`, `\u22120.310`, `0.000`."""
+    text = f"{abs(value):,.3f}"
+    sign = "" if float(text.replace(",", "")) == 0 else "\u2212" if value < 0 else "+"
+    return f"{sign}{text}"
+
+
 def rate(share: float | None) -> str:
     """A share from 0 to 1 that is usually small, such as of failed requests, as a percentage to
     three significant figures: `0.42%`, `12.5%`."""

@@ -68,7 +68,7 @@ ADAPTER = [
     path("split", splits.start, name="adapters-split"),
     *(
         path(f"splits/<int:pk>/{what}", splits.act, {"what": what}, name=f"adapters-split-{what}")
-        for what in ("pause", "resume", "promote", "stop")
+        for what in ("pause", "resume", "promote", "stop", "evaluate")
     ),
     path("splits/<int:pk>/weight", splits.weigh, name="adapters-split-weigh"),
     path("versions/<int:number>", versions.version, name="adapters-version"),
@@ -330,6 +330,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("fine-tuning", tuning_jobs.tuning, name="fine-tuning"),
                 path("fine-tuning/new", tuning_creating.new_job, name="fine-tuning-new"),
                 path("fine-tuning/<str:job_id>", tuning_jobs.job, name="fine-tuning-one"),
+                path(
+                    "fine-tuning/<str:job_id>/compare",
+                    tuning_jobs.compare,
+                    name="fine-tuning-compare",
+                ),
                 path(
                     "fine-tuning/<str:job_id>/<str:action>",
                     tuning_jobs.change,

@@ -46,6 +46,12 @@ class EvalMissed(Refused):
     code = "eval_missed"
 
 
+class EvalNotStarted(Refused):
+    """The eval that the alias requires cannot be run now."""
+
+    code = "eval_not_started"
+
+
 class VersionInUse(Refused):
     """An alias points at this version, or a running split uses it. Promote another version, delete
     the alias or end the split first."""

@@ -40,6 +40,8 @@ for _form in (
     formats.price,
     formats.percent,
     formats.points,
+    formats.score,
+    formats.signed_score,
     formats.rate,
     size,
     formats.duration,

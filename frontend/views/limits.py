@@ -29,7 +29,7 @@ from inference.interfaces.directory import MICRO
 from tenants.fleet import limit_usage
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures, Sets
-from tenants.limits.kinds import KINDS, Kinds, LimitKind
+from tenants.limits.kinds import KINDS, TENANT_KINDS, Kinds, LimitKind
 from tenants.models import (
     Adapter,
     ApiKey,
@@ -130,11 +130,17 @@ def of_adapter(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
 def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -> HttpResponse:
     """Show the scope's limits; POST stores those that its `author` may set."""
     sets = scope.sets()
-    ceiling = ceilings.ceiling(sets) if scope.whole else scope.ceiling()
+    ceiling = ceilings.ceiling(sets, scope.kinds) if scope.whole else scope.ceiling()
     bounds = _bounds(caller, scope, ceiling)
     author = _author(request, bounds)
     edited = {
-        one: LimitsForm(one, sets.get(one, {}), bound, request.POST if one == author else None)
+        one: LimitsForm(
+            one,
+            sets.get(one, {}),
+            bound,
+            request.POST if one == author else None,
+            kinds=scope.kinds,
+        )
         for one, bound in bounds.items()
     }
     if author is not None and edited[author].is_valid():
@@ -158,7 +164,8 @@ def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -
 def state(scope: LimitScope) -> dict[str, Any]:
     """The rows of the table."""
     sets = scope.sets()
-    return _shown(scope, sets, ceilings.ceiling(sets) if scope.whole else scope.ceiling())
+    ceiling = ceilings.ceiling(sets, scope.kinds) if scope.whole else scope.ceiling()
+    return _shown(scope, sets, ceiling)
 
 
 def query_of(scope: LimitScope) -> str:
@@ -208,13 +215,13 @@ def _author(
 def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
     limited = ceilings.limits(scope.id, "", sets)
     used = limit_usage.used(scope, limited[0] if limited else None)
-    lines = lines_of(scope, sets, ceiling, used)
+    lines = lines_of(scope, sets, ceiling, used, kinds=scope.kinds)
     refused = refused_by(scope)
     return {
         "scope": scope,
         "lines": [
             replace(line, refused=refused.get(name, 0), refusals=refusals_of(scope, name))
-            for name, line in zip(KINDS, lines, strict=True)
+            for name, line in zip(scope.kinds, lines, strict=True)
         ],
     }
 
@@ -316,7 +323,7 @@ def in_words(figures: Figures) -> list[str]:
     """The limits that are set, such as `600 requests per minute`."""
     return [
         f"{shown(kind, figures[name])} {kind.wording}"
-        for name, kind in KINDS.items()
+        for name, kind in TENANT_KINDS.items()
         if figures.get(name) is not None
     ]
 

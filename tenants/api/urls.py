@@ -95,7 +95,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
             f"adapters/<str:name>/aliases/<str:alias>/split/{action}",
             AliasSplit.as_view({"post": action}),
         )
-        for action in ("pause", "resume", "promote", "stop")
+        for action in ("pause", "resume", "promote", "stop", "evaluate")
     ),
     path("uploads", Uploads.as_view(LIST | CREATE)),
     path(

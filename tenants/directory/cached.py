@@ -223,7 +223,8 @@ class CachedDirectory:
         row = await self._reader.successor(key_id)
         if row is None:
             raise InvalidApiKey("This API key was deleted.")
-        return KnownKey(row.id, row.tenant_id, row.verdict())
+        limited_by = row.origin_id if row.prefix.startswith(PLAYGROUND) else None
+        return KnownKey(row.id, row.tenant_id, row.verdict(), limited_by=limited_by)
 
     async def _require_current(self, grant: Grant) -> None:
         grant.require(INFERENCE)

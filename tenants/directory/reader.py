@@ -38,22 +38,26 @@ LIMITS = """,
 """
 OF_TENANTS = "FROM tenants_apikey k JOIN tenants_tenant t ON t.id = k.tenant_id\n"
 KEY_BY_PREFIX = KEY + LIMITS.format(limited="k.id") + OF_TENANTS + "WHERE k.prefix = %s"
-# The latest key that it was rotated into, or itself if it was not rotated.
+# The latest key that it was rotated into, or itself if it was not rotated. Playground keys are not
+# rotated: their common origin is that of the members of a tenant, and has their limits.
+_OF_PLAYGROUND = f"LIKE '{PLAYGROUND}%%'"
+_LIMITED = f"CASE WHEN k.prefix {_OF_PLAYGROUND} THEN coalesce(k.origin_id, k.id) ELSE k.id END"
 SUCCESSOR = (
     KEY
-    + LIMITS.format(limited="k.id")
+    + LIMITS.format(limited=_LIMITED)
     + OF_TENANTS
-    + """WHERE k.id = (
+    + f"""WHERE k.id = (
     SELECT max(later.id) FROM tenants_apikey later, tenants_apikey this WHERE this.id = %s
     AND later.tenant_id = this.tenant_id AND later.id >= this.id
-    AND coalesce(later.origin_id, later.id) = coalesce(this.origin_id, this.id))"""
+    AND coalesce(later.origin_id, later.id) = coalesce(this.origin_id, this.id)
+    AND (later.id = this.id OR this.prefix NOT {_OF_PLAYGROUND}))"""
 )
 # Members' playground keys share the limits of the tenant's playground key.
 PLAYGROUND_KEY = (
     KEY
     + LIMITS.format(limited="k.origin_id")
     + OF_TENANTS
-    + f"WHERE k.tenant_id = %s AND k.created_by_id = %s AND k.prefix LIKE '{PLAYGROUND}%%'"
+    + f"WHERE k.tenant_id = %s AND k.created_by_id = %s AND k.prefix {_OF_PLAYGROUND}"
 )
 # Without limits, as a tenant may have thousands of keys; they do not affect validity.
 KEYS_BY_ID = KEY + OF_TENANTS + "WHERE k.id = ANY(%s) OR k.tenant_id = ANY(%s)"

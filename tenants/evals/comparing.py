@@ -1,20 +1,23 @@
-"""Compares two runs on the same rows: the difference of the shares that passed, with a 95 %
-interval by a paired bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993).
-Pure.
+"""Compares two runs on the same rows: the difference of the shares that passed, or of the mean
+scores, with a 95 % interval by a paired bootstrap (Efron and Tibshirani, "An Introduction to the
+Bootstrap", 1993). Pure.
 
-Each row is a pair of outcomes. A resample draws as many pairs as there are, with replacement; all
-that matters is how many of them passed in one run only. These counts are drawn from their
-distribution, which is multinomial, so that the work does not grow with the rows.
+Each row is a pair of outcomes or scores. A resample draws as many pairs as there are, with
+replacement. Of outcomes, all that matters is how many passed in one run only: these counts are
+drawn from their distribution, which is multinomial, so that the work does not grow with the rows.
+Of scores, the differences are drawn themselves; the means of resamples of many rows are so nearly
+normal that their interval is computed instead.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
+from statistics import NormalDist, fmean, stdev
 
 RESAMPLES = 2000
 SEED = 1993
@@ -22,6 +25,8 @@ TAIL = 0.025
 """The share of the resamples below the interval, and above it."""
 FEW_ROWS = 30
 """With fewer rows the interval is too narrow."""
+MANY_SCORES = 200
+"""With more scores their interval is that of the normal distribution."""
 WIDTH_SD, WIDTH = 7, 10
 """How far from its mean a count is drawn: in standard deviations, and in addition."""
 
@@ -48,17 +53,18 @@ class PairedOutcomes:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareDifference:
-    """The shares that passed, and the 95 % interval of the second less the first."""
+class PairedDifference:
+    """The share that passed or the mean score of two runs, and the 95 % interval of the second less
+    the first."""
 
-    share_a: float
-    share_b: float
+    a: float
+    b: float
     low: float
     high: float
 
     @property
     def value(self) -> float:
-        return self.share_b - self.share_a
+        return self.b - self.a
 
     @property
     def can_be_told(self) -> bool:
@@ -67,7 +73,7 @@ class ShareDifference:
 
 
 @lru_cache(maxsize=4096)
-def difference(pairs: PairedOutcomes) -> ShareDifference | None:
+def difference(pairs: PairedOutcomes) -> PairedDifference | None:
     """The difference with its interval; None without rows. The same pairs give the same interval,
     and pairs with the runs exchanged the opposite one."""
     rows, one, other = pairs.rows, pairs.only_a, pairs.only_b
@@ -79,7 +85,31 @@ def difference(pairs: PairedOutcomes) -> ShareDifference | None:
     elif one > other:
         low, high = -high, -low
     share_a, share_b = ((pairs.both + count) / rows for count in (one, other))
-    return ShareDifference(share_a, share_b, low, high)
+    return PairedDifference(share_a, share_b, low, high)
+
+
+def mean_difference(pairs: Sequence[tuple[float, float]]) -> PairedDifference | None:
+    """The difference of the mean scores with its interval; None without rows. `pairs` has the
+    scores of each row in the first and in the second run. The same pairs give the same interval,
+    and pairs with the runs exchanged the opposite one."""
+    if not pairs:
+        return None
+    gains = [second - first for first, second in pairs]
+    low, high = _normal(gains) if len(gains) > MANY_SCORES else _drawn(gains)
+    first, second = (fmean(scores) for scores in zip(*pairs, strict=True))
+    return PairedDifference(first, second, low, high)
+
+
+def _drawn(gains: Sequence[float]) -> tuple[float, float]:
+    random = Random(SEED)
+    means = sorted(fmean(random.choices(gains, k=len(gains))) for _ in range(RESAMPLES))
+    outside = int(TAIL * RESAMPLES)
+    return means[outside - 1], means[-outside]
+
+
+def _normal(gains: Sequence[float]) -> tuple[float, float]:
+    reach = NormalDist().inv_cdf(1 - TAIL) * stdev(gains) / math.sqrt(len(gains))
+    return fmean(gains) - reach, fmean(gains) + reach
 
 
 def _interval(rows: int, fewer: int, more: int) -> tuple[int, int]:

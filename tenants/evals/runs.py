@@ -56,14 +56,15 @@ class RunFault(Exception):
         self.code = code
 
 
-def _lock(run_id: str) -> str:
+def lock_of_run(run_id: str) -> str:
+    """The lock of its background jobs."""
     return f"eval-{run_id}"
 
 
 def go_on_later(run: EvalRun, seconds: int = 0) -> None:
     """Have a worker go on with the run, once the current transaction commits."""
     schedule_in: Any = {"seconds": seconds} if seconds else None
-    go_on_with.configure(lock=_lock(run.pk), schedule_in=schedule_in).defer(run_id=run.pk)
+    go_on_with.configure(lock=lock_of_run(run.pk), schedule_in=schedule_in).defer(run_id=run.pk)
 
 
 @app.task(name="go_on_with_eval", queue=batches.QUEUE, retry=Backoff())
@@ -81,9 +82,14 @@ def go_on_with(run_id: str) -> None:
         go_on_later(run, FULL_S)  # type: ignore[arg-type]
     except (RunFault, InferenceError) as fault:
         assert run is not None
-        error = {"code": fault.code, "message": short(str(fault))}
-        run.note(status=EvalStatus.FAILED, error=error)
-        log.info("eval_run_failed", run=run.pk, code=fault.code)
+        fail(run, fault)
+
+
+def fail(run: EvalRun, fault: RunFault | InferenceError) -> None:
+    """End the run with this fault."""
+    error = {"code": fault.code, "message": short(str(fault))}
+    run.note(status=EvalStatus.FAILED, error=error)
+    log.info("eval_run_failed", run=run.pk, code=fault.code)
 
 
 def sealed(run: EvalRun) -> EvalRun:
@@ -111,7 +117,7 @@ def cancel(run: EvalRun) -> bool:
 def tend_evals(timestamp: int) -> None:
     """Every five minutes: queue the jobs of runs that lost theirs."""
     for run in EvalRun.objects.unfinished():
-        if not has_job(_lock(run.pk)):
+        if not has_job(lock_of_run(run.pk)):
             go_on_later(run)
 
 
@@ -181,6 +187,7 @@ def _items(run: EvalRun, out: IO[bytes]) -> Iterator[EvalItem]:
             status=result.status,
             body=line.decode(),
             outcomes="".join(grade.outcome[0] for grade in result.grades),
+            scores=[grade.score for grade in result.grades],
         )
 
 

@@ -14,8 +14,10 @@ from django.utils import timezone
 
 from inference.interfaces.directory import MICRO, Limits
 from tenants.fleet.gateways import gateways
-from tenants.limits.kinds import KINDS, Kinds
+from tenants.limits.kinds import KINDS, TRAINED, Kinds
 from tenants.models import LimitScope, UsageSum
+from tenants.models.training_limits import limits_of
+from tenants.models.tuning import training_rooms
 from tenants.utc import day_start, month_start
 
 
@@ -46,4 +48,12 @@ def _summed(days: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def used(scope: LimitScope, limits: Limits | None) -> Mapping[str, int]:
     """What is used of limits and of budgets, by kind; `limits` are those in force at the scope."""
     now = gateways().used(limits) if limits is not None else {}
-    return {**now, **budgets(scope)}
+    return {**now, **budgets(scope), **_trained(scope)}
+
+
+def _trained(scope: LimitScope) -> Mapping[str, int]:
+    """What a whole tenant with a limit of trained tokens has trained."""
+    if not scope.whole or scope.tenant is None:
+        return {}
+    room = training_rooms(limits_of([scope.tenant.pk])).get(scope.tenant.pk)
+    return {} if room is None else {TRAINED.name: room.trained}

@@ -33,9 +33,9 @@ class LimitKind:
 
     name: str
     """The name of the column, of the API's field and of the form's field."""
-    window: Literal["minute", "concurrent"] | Period
+    window: Literal["minute", "concurrent", "24 hours"] | Period
     """`minute`: a sliding window of 60 s. `concurrent`: requests that wait or run now. A `Period`:
-    a budget, seeded from the ledger."""
+    a budget, seeded from the ledger. `24 hours`: a sliding window of what no request counts."""
     measure: str
     """What it counts: `tokens` (prompt and output), `prompt_tokens`, `output_tokens`, `cost` (in
     micro-units of the currency), or a quantity that is known when a request starts: `requests`
@@ -169,3 +169,15 @@ KINDS = table(
         help="Micro-units of the currency in a UTC month.",
     ),
 )
+
+TRAINED = LimitKind(
+    "trained_tokens_per_day",
+    "24 hours",
+    "trained_tokens",
+    label="Trained tokens per day",
+    wording="trained tokens in 24 hours",
+    help="Tokens that fine-tuning jobs train on, in any 24 hours.",
+)
+"""Judged when a job is to be trained (`tenants.models.training_limits`), not at requests."""
+TENANT_KINDS = table(*KINDS.values(), TRAINED)
+"""Those of a whole tenant; its keys and adapters have KINDS."""

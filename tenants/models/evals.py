@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -169,8 +170,8 @@ class EvalRun(models.Model):
 
 class EvalItem(models.Model):
     """The result for the row at line `number`; `body` is an `evals.stages.EvalResult` as JSON.
-    `outcomes` has the first letter of each grade's outcome, so that runs can be compared without
-    reading bodies."""
+    `outcomes` has the first letter of each grade's outcome, and `scores` its score, so that runs
+    can be compared without reading bodies."""
 
     id = models.CharField(primary_key=True, max_length=40, default=new_item_id, editable=False)
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="items", db_index=False)
@@ -178,6 +179,7 @@ class EvalItem(models.Model):
     status = models.CharField(max_length=8)
     body = models.TextField()
     outcomes = models.CharField(max_length=MOST_GRADES, default="")
+    scores = ArrayField(models.FloatField(null=True), db_default=[], default=list)
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

@@ -73,6 +73,16 @@ class PromotionGate(models.Model):
         """The share in percent, as people write it."""
         return f"{100 * self.min_pass_rate:.10g}"
 
+    @property
+    def requirement(self) -> str:
+        """What is required, in words."""
+        return f"“{self.alias}” requires {self.percent}% in the eval {self.eval.label}"
+
+    def is_missed_by(self, run: EvalRun) -> bool:
+        """Whether the completed run would have missed it even if the rows that errored had passed:
+        an answer that an engine or a budget prevented says nothing about the version."""
+        return run.passed + run.errored < self.min_pass_rate * run.total
+
     def clean_fields(self, exclude: set[str] | None = None) -> None:  # type: ignore[override]
         super().clean_fields(exclude)
         if not self.min_pass_rate > 0:  # also of NaN
@@ -93,16 +103,16 @@ class PromotionGate(models.Model):
 
     def missed(self, version: AdapterVersion) -> str:
         """Why the alias may not point at the version, in words; empty if it may."""
-        wanted = f"“{self.alias}” requires {self.percent}% in the eval {self.eval.label}"
-        run = self.last_run(version)
+        wanted, run = self.requirement, self.last_run(version)
         if run is None or run.share is None:
             model = f"{version.adapter.name}@{version.number}"
             return f"{wanted}: no finished run of it has the model {model}."
         if run.share >= self.min_pass_rate:
             return ""
+        errored = f" {run.errored:,} errored." if run.errored else ""
         return (
             f"{wanted}: in its last run version {version.number} passed {run.passed:,} of "
-            f"{run.total:,} rows, {100 * run.share:.3g}%."
+            f"{run.total:,} rows, {100 * run.share:.3g}%.{errored}"
         )
 
     def require(self, version: AdapterVersion) -> None:

@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures, Sets
-from tenants.limits.kinds import KINDS, LimitKind
+from tenants.limits.kinds import KINDS, TENANT_KINDS, Kinds, LimitKind
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import Adapter
 from tenants.models.keys import ApiKey
@@ -87,6 +87,16 @@ class LimitSet(models.Model):
                 name="limits_default_is_the_operators",
             ),
             in_bounds(KINDS.values()),
+            models.CheckConstraint(
+                condition=Q(trained_tokens_per_day__isnull=True)
+                | Q(
+                    trained_tokens_per_day__gte=0,
+                    trained_tokens_per_day__lte=MAX_LIMIT,
+                    key=None,
+                    adapter=None,
+                ),
+                name="limits_of_training",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -101,10 +111,10 @@ class LimitSet(models.Model):
 
     @property
     def figures(self) -> Figures:
-        return {name: getattr(self, name) for name in KINDS}
+        return {name: getattr(self, name) for name in TENANT_KINDS}
 
 
-add_columns(LimitSet, KINDS.values())
+add_columns(LimitSet, TENANT_KINDS.values())
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,11 @@ class LimitScope:
     @property
     def whole(self) -> bool:
         return self.key is None and self.adapter is None
+
+    @property
+    def kinds(self) -> Kinds:
+        """The kinds of limits that there are here."""
+        return TENANT_KINDS if self.whole else KINDS
 
     @property
     def id(self) -> str:
@@ -142,7 +157,7 @@ class LimitScope:
     def ceiling(self) -> Figures:
         """The limits that the tenant's own cannot exceed here. Those of keys and adapters are also
         bounded by the ceiling of the whole tenant."""
-        here = ceilings.ceiling(self.sets())
+        here = ceilings.ceiling(self.sets(), self.kinds)
         if self.whole:
             return here
         return ceilings.least(here, LimitScope(self.tenant).ceiling())

@@ -19,6 +19,7 @@ from tenants.errors import SplitEnded, SplitRunning, VersionNotReady
 from tenants.models.accounts import User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, State
 from tenants.models.annotations import MAX_NUMBER, WORD
+from tenants.models.evals import EvalRun
 from tenants.models.keys import ApiKey, Scope
 
 MAX_STEPS, MAX_GUARDS = 10, 8
@@ -27,6 +28,7 @@ MAX_KEPT = 50
 MAX_REQUESTS = 1_000_000
 MAX_HOURS = 90 * 24
 MAX_SECONDS = 600.0
+MAX_REASON = 500
 MAX_WEIGHT = 99
 """Percent of a candidate; 100 would be a promotion."""
 HEADER = r"\A[A-Za-z0-9-]{1,64}\Z"
@@ -228,7 +230,7 @@ class Split(models.Model):
     stable = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="+", db_index=False)
     candidate = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="splits")
     state = models.CharField(max_length=16, choices=SplitState, default=SplitState.RUNNING)
-    reason = models.CharField(max_length=500, blank=True)
+    reason = models.CharField(max_length=MAX_REASON, blank=True)
     """Why it is in this state, in words."""
     weight = models.PositiveSmallIntegerField(default=0)
     weights = models.JSONField(
@@ -289,6 +291,10 @@ class Split(models.Model):
     )
     figures = models.JSONField(default=no_figures, editable=False)
     tests = models.JSONField(default=dict, editable=False)
+    eval_run = models.ForeignKey(
+        EvalRun, models.SET_NULL, null=True, editable=False, related_name="+"
+    )
+    """The run of the eval that the alias requires, on the candidate, that was started for it."""
     step_requests = models.PositiveIntegerField(default=0, editable=False)
     """Requests that the candidate answered since the weight was set."""
     created_by = models.ForeignKey(
@@ -365,6 +371,7 @@ class Split(models.Model):
 
     def note(self, reason: str) -> None:
         """Say in other words why it is in this state, which is not audited."""
+        reason = reason[:MAX_REASON]
         Split.objects.filter(pk=self.pk).update(reason=reason)
         self.reason = reason
 
@@ -411,7 +418,7 @@ class Split(models.Model):
         alias = Alias.objects.filter(adapter=self.adapter_id, name=self.alias)
         alias.select_for_update().first()
 
-    def _change(self, **fields: Any) -> None:
+    def _change(self, *, reason: str, **fields: Any) -> None:
         # Changed, so that the audit log has them with the act; by the database, as the judge may
         # have counted more than this object has.
         at = models.Value({"at": timezone.now().isoformat()}, models.JSONField())
@@ -419,7 +426,11 @@ class Split(models.Model):
             F("figures"), at, template="(%(expressions)s)", arg_joiner=" || ",
             output_field=models.JSONField(),
         )  # fmt: skip
-        if not Split.objects.open().filter(pk=self.pk).update(figures=figures, **fields):
+        if (
+            not Split.objects.open()
+            .filter(pk=self.pk)
+            .update(figures=figures, reason=reason[:MAX_REASON], **fields)
+        ):
             raise SplitEnded
         self.refresh_from_db()
 

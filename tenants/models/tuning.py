@@ -10,29 +10,33 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime
 from typing import Any, get_args
 
 from django.db import models, transaction
-from django.db.models import Aggregate, Count, F, OuterRef, Q, Subquery, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Aggregate, Count, F, Max, OuterRef, Q, Subquery, Sum
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast, Coalesce
 from django.utils import timezone
 
 from inference.errors import TuningNotPossible, short
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion, BaseModel
+from tenants.models.evals import Eval
 from tenants.models.files import StoredFile
 from tenants.models.keys import ApiKey
+from tenants.models.training_limits import WINDOW, TrainedJob, TrainingRoom, limits_of
 from tenants.naming import ACTIVE, tuned_adapter, tuned_name
 from tenants.tuning_states import ENDED, SUPERVISED, Method, TuningStatus, before
 
 STATUSES = [(status.value, status.value) for status in TuningStatus]
 _ENDED = sorted(status.value for status in ENDED)
 METHODS = [(name, name) for name in get_args(Method)]
-RECENTLY = timedelta(days=1)
-"""The time whose trained tokens count when the next job is chosen."""
+ROOM_FIELDS = ("tenant", "expected_tokens", "trained_tokens")
+"""Of a queued job: what `must_wait` reads."""
 MAX_SUFFIX = 40
 AUDITED = "tuning job"
 """The kind of a job in the audit log."""
@@ -71,12 +75,14 @@ class FineTuningJobQuerySet(models.QuerySet["FineTuningJob"]):
         base model, or its process crashed before.
 
         The next one is of the tenant with the fewest jobs in training, then of the one with the
-        fewest trained tokens of late, then the oldest.
+        fewest trained tokens of late, then the oldest. A job for whose tokens the tenant's limit
+        has no room now is passed over.
         """
         with transaction.atomic():
             here = self.filter(base_model__name__in=base_models, version=None)
             mine = here.filter(status=TuningStatus.RUNNING, claimed_by=claimed_by)
             waiting = here.filter(status=TuningStatus.QUEUED, tenant__status=ACTIVE)
+            waiting = waiting.exclude(pk__in=[*must_wait(list(waiting.only(*ROOM_FIELDS)))])
             ordered = waiting.order_by(_running(), _recent_tokens(), "created_at")
             locks: dict[str, Any] = {"of": ("self",), "skip_locked": True}
             job = (
@@ -85,8 +91,16 @@ class FineTuningJobQuerySet(models.QuerySet["FineTuningJob"]):
             )
             if job is None or not all(job.goes_beside(one) for one in beside):
                 return None
+            if job.status == TuningStatus.QUEUED and limits_of([job.tenant_id]):
+                # One at a time: another trainer may be claiming one of the same tenant.
+                Tenant.objects.select_for_update(no_key=True).get(pk=job.tenant_id)
+                if must_wait([job]):
+                    return None
             self.filter(pk=job.pk).update(
-                status=TuningStatus.RUNNING, claimed_by=claimed_by, run=F("run") + 1
+                status=TuningStatus.RUNNING,
+                claimed_by=claimed_by,
+                run=F("run") + 1,
+                waits_until=None,
             )
         return self.select_related("tenant", "base_model").get(pk=job.pk)
 
@@ -124,7 +138,13 @@ class FineTuningJob(models.Model):
     """While the version is checked: rows with the trainer's log-probabilities
     (`tenants.tuning.child.protocol.HeldRow`)."""
     trained_tokens = models.BigIntegerField(default=0)
+    expected_tokens = models.BigIntegerField(db_default=0, default=0)
+    """Of the whole training: estimated once the files are read, counted once it begins."""
+    waits_until = models.DateTimeField(null=True)
+    """While it is queued for want of the tenant's trained tokens: when it is told so again."""
     version = models.ForeignKey(AdapterVersion, models.SET_NULL, null=True, related_name="+")
+    comparison = models.ForeignKey(Eval, models.SET_NULL, null=True, related_name="+")
+    """Of its model with others (`tenants.tuning.comparison`)."""
     run = models.PositiveIntegerField(default=0)
     claimed_by = models.BigIntegerField(null=True)
     crashes = models.PositiveSmallIntegerField(default=0)
@@ -163,6 +183,11 @@ class FineTuningJob(models.Model):
     @property
     def adapter_name(self) -> str:
         return tuned_adapter(self.suffix, self.pk[-ID_DIGITS:])
+
+    @property
+    def tokens_to_train(self) -> int:
+        """How many are left, as far as is known."""
+        return max(0, self.expected_tokens - self.trained_tokens)
 
     def goes_beside(self, other: FineTuningJob) -> bool:
         """Whether it can be trained in one process with another."""
@@ -260,6 +285,45 @@ class TuningCheckpoint(models.Model):
         return f"{self.job_id}:{self.step}"
 
 
+def must_wait(jobs: Collection[FineTuningJob]) -> Mapping[str, TrainingRoom]:
+    """Of these queued jobs, by their ids, those for whose tokens their tenant's limit has no room
+    now."""
+    rooms = training_rooms(limits_of({job.tenant_id for job in jobs}))
+    return {
+        job.pk: room
+        for job in jobs
+        if (room := rooms.get(job.tenant_id)) is not None and not room.has(job.tokens_to_train)
+    }
+
+
+def training_rooms(limits: Mapping[int, int]) -> Mapping[int, TrainingRoom]:
+    """By tenant: its limit, and what it has trained and is training."""
+    if not limits:
+        return {}
+    since = timezone.now() - WINDOW
+    of_late = Q(finished_at=None) | Q(finished_at__gte=since)
+    mine = FineTuningJob.objects.filter(of_late, tenant__in=limits)
+    jobs = mine.only(*ROOM_FIELDS, "status", "version", "created_at", "finished_at")
+    earlier = _trained_until(since, [job.pk for job in jobs if job.created_at < since])
+    found: dict[int, list[TrainedJob]] = defaultdict(list)
+    for job in jobs:
+        is_training = job.status == TuningStatus.RUNNING and job.version_id is None
+        coming = job.tokens_to_train if is_training else 0
+        tokens = job.trained_tokens - earlier.get(job.pk, 0) + coming
+        found[job.tenant_id].append(TrainedJob(max(0, tokens), job.finished_at))
+    return {id: TrainingRoom(limit, found[id]) for id, limit in limits.items()}
+
+
+def _trained_until(since: datetime, jobs: Sequence[str]) -> Mapping[str, int]:
+    """The tokens that each job had trained by then, as its events say."""
+    events = TuningEvent.objects.filter(
+        job__in=jobs, created_at__lt=since, data__trained_tokens__isnull=False
+    )
+    tokens = Max(Cast(KT("data__trained_tokens"), models.BigIntegerField()))
+    found = events.order_by().values("job").annotate(tokens=tokens)
+    return dict(found.values_list("job", "tokens"))
+
+
 def _of_tenant(figure: Aggregate, which: Q) -> Coalesce:
     """A figure over jobs of the outer row's tenant."""
     rows = FineTuningJob.objects.filter(which, tenant=OuterRef("tenant"))
@@ -272,6 +336,6 @@ def _running() -> Coalesce:
 
 
 def _recent_tokens() -> Coalesce:
-    since = timezone.now() - RECENTLY
+    since = timezone.now() - WINDOW
     of_late = Q(finished_at=None) | Q(finished_at__gte=since)
     return _of_tenant(Sum("trained_tokens"), of_late)

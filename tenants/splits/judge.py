@@ -8,7 +8,8 @@ Rules
        at the present one.
     3. At the last weight, with enough requests there, the candidate has passed if every guard is
        certain that it is not worse by more than its margin.
-    4. A candidate that passed and is to be promoted by itself waits if it is `blocked`.
+    4. A candidate that passed and is to be promoted by itself waits if it is `blocked`. One that
+       `missed` the eval of its alias has failed, as by rule 1.
     5. A split with too many requests, or that has run too long, is inconclusive.
 
 A guard without any request that counts, such as a score that nobody gave, never passes.
@@ -60,6 +61,8 @@ class SplitPlan:
     """Since it began."""
     blocked: str = ""
     """Why the candidate may not be promoted, such as an eval that it did not pass; in words."""
+    missed: str = ""
+    """That it failed in the run of the eval that was started for this split, in words."""
 
 
 class Act(StrEnum):
@@ -90,16 +93,17 @@ def decide(plan: SplitPlan, guards: Sequence[JudgedGuard]) -> SplitDecision:
     """The next act."""
     failed = _with(guards, GuardVerdict.FAILED)
     undecided = _with(guards, GuardVerdict.UNDECIDED)
-    passed = not failed and not undecided and plan.next_weight is None and not plan.blocked
+    worse = f"The candidate is worse: {failed}." if failed else plan.missed
+    passed = not worse and not undecided and plan.next_weight is None and not plan.blocked
     if plan.paused:
         return SplitDecision(Act.HOLD, "It is paused.")
-    if failed and plan.rolls_back:
-        return SplitDecision(Act.ROLL_BACK, f"The candidate is worse: {failed}.")
+    if worse and plan.rolls_back:
+        return SplitDecision(Act.ROLL_BACK, worse)
     if not (passed and plan.promotes) and (limit := _limit(plan)):
         return SplitDecision(Act.END, f"No decision after {limit}.")
-    if failed:
-        said = f"The candidate is worse: {failed}. Roll it back or promote it."
-        return SplitDecision(Act.HOLD, said)
+    if worse:
+        rest = "Roll it back or promote it." if failed else "Roll it back or run the eval again."
+        return SplitDecision(Act.HOLD, f"{worse} {rest}")
     if (missing := plan.min_requests - plan.step_requests) > 0:
         requests = "request" if missing == 1 else "requests"
         said = f"Waits for {missing:,} more {requests} of the candidate at {plan.weight}%."

@@ -9,12 +9,15 @@ from django.db import connection
 from django.utils import timezone
 
 from tenants.models import Split, SplitRequest, SplitState
+from tenants.models.evals import EvalStatus
 from tenants.models.splits import Guard, GuardKind
 from tenants.splits.judge import ALPHA, GuardVerdict, JudgedGuard, SplitPlan, verdict_of
 from tenants.splits.sequential import MeanTest, SequentialTest, ShareTest
 
 BATCH = 5000
 """Requests read in one transaction: about 0.3 s."""
+MAX_MESSAGE = 100
+"""Characters of the message of a run that failed."""
 LABELS: Mapping[GuardKind, str] = {
     GuardKind.ERRORS: "errors",
     GuardKind.CUTS: "answers cut by length",
@@ -169,7 +172,7 @@ def judged(split: Split) -> list[JudgedGuard]:
 
 
 def plan_of(split: Split) -> SplitPlan:
-    gate = split.adapter.gates.filter(alias=split.alias).select_related("eval").first()
+    blocked, missed = _eval_words(split)
     return SplitPlan(
         weight=split.weight,
         next_weight=split.next_weight,
@@ -182,5 +185,23 @@ def plan_of(split: Split) -> SplitPlan:
         requests=sum(split.figures["requests"]),
         step_requests=split.step_requests,
         hours=(timezone.now() - split.created_at).total_seconds() / 3600,
-        blocked=gate.missed(split.candidate) if gate and split.promotes else "",
+        blocked=blocked if split.promotes else "",
+        missed=missed,
     )
+
+
+def _eval_words(split: Split) -> tuple[str, str]:
+    """Why the candidate may not be promoted because of an eval, and that it failed in it; empty if
+    that is not so. A run that has failed itself, or in which too many rows errored, tells nothing.
+    """
+    gate = split.adapter.gates.filter(alias=split.alias).select_related("eval").first()
+    why, run = gate.missed(split.candidate) if gate else "", split.eval_run
+    if gate is None or not why or run is None or run.eval_id != gate.eval_id:
+        return why, ""
+    if run.ended_at is None:
+        return f"{gate.requirement}: eval running.", ""
+    if run.status != EvalStatus.COMPLETED:
+        message = (run.error or {}).get("message", "It was cancelled.")
+        return f"{gate.requirement}: its run {run.status}. {message[:MAX_MESSAGE]}", ""
+    last = gate.last_run(split.candidate)
+    return why, why if last is not None and gate.is_missed_by(last) else ""

@@ -9,8 +9,10 @@ that waits. From then on it belongs to the jobs that it pulled: if its trainer i
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import procrastinate
 import structlog
@@ -25,7 +27,10 @@ from tenants.adapters import sandbox
 from tenants.adapters.jobs import Backoff, judge_later, lock_of
 from tenants.batches import jobs as batches
 from tenants.files import blobs
+from tenants.limits.kinds import TRAINED
 from tenants.models import AdapterVersion, FineTuningJob, State, StoredFile
+from tenants.models.training_limits import WINDOW, limits_of
+from tenants.models.tuning import must_wait
 from tenants.queueing import UNFINISHED, has_job
 from tenants.tuning import billing
 from tenants.tuning.child.rows import MAX_BYTES
@@ -70,16 +75,55 @@ def read_files(job_id: str) -> None:
     job = found.filter(pk=job_id).first()
     if job is None or job.status != TuningStatus.VALIDATING_FILES:
         return
-    rows = _rows(job, job.training_file, "training_file")
-    if rows and job.validation_file and not _rows(job, job.validation_file, "validation_file"):
+    read = _rows(job, job.training_file, "training_file")
+    held = job.validation_file
+    if read["rows"] and held and not _rows(job, held, "validation_file")["rows"]:
         return
-    if rows and queue(job, hyperparameters=chosen(job.method, job.hyperparameters, rows)):
-        job.report(f"The files are valid: {rows} rows to train on. The job is queued.")
+    if rows := read["rows"]:
+        numbers = chosen(job.method, job.hyperparameters, rows)
+        tokens = int(numbers["n_epochs"] * read["tokens"])
+        fits = not _exceeds_limit(job, tokens)
+        if fits and queue(job, hyperparameters=numbers, expected_tokens=tokens):
+            job.report(f"The files are valid: {rows} rows to train on. The job is queued.")
+            tell_waiting([job])
     log.info("tuning_files_read", job=job.pk, rows=rows, status=job.status)
 
 
-def _rows(job: FineTuningJob, file: StoredFile, param: str) -> int:
-    """The number of the file's rows; 0 if the job has failed, because they are not valid."""
+def _exceeds_limit(job: FineTuningJob, tokens: int) -> bool:
+    """Whether the tenant may never train so many in 24 hours, with which the job fails."""
+    limit = limits_of([job.tenant_id]).get(job.tenant_id)
+    if limit is None or tokens <= limit:
+        return False
+    return job.fail(
+        "training_limit_exceeded",
+        f"The job takes about {tokens:,} tokens over all epochs; the tenant's limit "
+        f"`{TRAINED.name}` is {limit:,}.",
+        "training_file",
+    )
+
+
+def tell_waiting(jobs: Collection[FineTuningJob]) -> None:
+    """Note in their events which of these queued jobs wait for room in their tenant's limit of
+    trained tokens, and until when; of each once until then."""
+    now = timezone.now()
+    waiting = [job for job in jobs if job.waits_until is None or job.waits_until <= now]
+    for id, room in must_wait(waiting).items():
+        job = next(one for one in waiting if one.pk == id)
+        free_at = room.free_at(job.tokens_to_train)
+        when = f"at {free_at:%Y-%m-%d %H:%M} UTC at the latest" if free_at else "later"
+        until = free_at or now + WINDOW
+        queued = FineTuningJob.objects.filter(pk=id, status=TuningStatus.QUEUED)
+        if queued.update(waits_until=until):
+            job.report(
+                f"It waits: the tenant's limit `{TRAINED.name}` is {room.limit:,}, of which "
+                f"{room.trained:,} are used; the job takes about {job.tokens_to_train:,}. It can "
+                f"be trained {when}."
+            )
+
+
+def _rows(job: FineTuningJob, file: StoredFile, param: str) -> Mapping[str, Any]:
+    """The number of the file's `rows`, and about how many `tokens` they have; no rows if the job
+    has failed, because they are not valid."""
     task = {"task": "rows", "max_rows": settings.TUNING_ROWS, "method": job.method}
     if file.size_bytes > MAX_BYTES:
         message = f"The file has {file.size_bytes} bytes; at most {MAX_BYTES} are allowed."
@@ -96,14 +140,14 @@ def _rows(job: FineTuningJob, file: StoredFile, param: str) -> int:
     for fault in told:
         job.report(short(fault), level="error")
     if not told:
-        return int(found["rows"])
+        return found
     more = f" (and {len(told) - 1} others: see the job's events)" if told[1:] else ""
     return _refuse(job, param, f"{told[0]}{more}")
 
 
-def _refuse(job: FineTuningJob, param: str, message: str) -> int:
+def _refuse(job: FineTuningJob, param: str, message: str) -> Mapping[str, Any]:
     job.fail("invalid_file", message, param)
-    return 0
+    return {"rows": 0}
 
 
 # --- Training ------------------------------------------------------------------------------------
@@ -215,6 +259,7 @@ def resume(job: FineTuningJob) -> None:
     if job.status != TuningStatus.PAUSED or not queue(job):
         raise TuningNotPossible(f"A job that is {job.status} cannot be resumed.")
     job.report("The job was resumed.")
+    tell_waiting([job])
 
 
 def cancel(job: FineTuningJob) -> None:
@@ -241,6 +286,7 @@ def tend_tuning(timestamp: int) -> None:
                 end_later(job, job.version)
         elif job.status == TuningStatus.RUNNING and job.claimed_by not in known:
             queue(job)
-    waiting = FineTuningJob.objects.filter(status=TuningStatus.QUEUED).count()
-    for _ in range(waiting - pulls.filter(status="todo").count()):
+    waiting = FineTuningJob.objects.filter(status=TuningStatus.QUEUED)
+    tell_waiting(waiting)
+    for _ in range(waiting.count() - pulls.filter(status="todo").count()):
         train_next.defer()

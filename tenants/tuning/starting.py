@@ -13,9 +13,10 @@ from tenants.adapters import quota
 from tenants.files import keeping
 from tenants.fleet.limit_usage import budgets
 from tenants.limits import ceilings
-from tenants.limits.kinds import KINDS
+from tenants.limits.kinds import KINDS, TRAINED
 from tenants.limits.refusals import money
 from tenants.models import ApiKey, FineTuningJob, LimitScope, Purpose
+from tenants.models.training_limits import limits_of
 from tenants.models.tuning import MAX_SUFFIX
 from tenants.tuning import jobs
 
@@ -70,7 +71,11 @@ def start(
 
 def _require_budgets(job: FineTuningJob) -> None:
     """Refuse a job that nothing is left for. What it costs is known once its files are read, so the
-    last job of a budget may exceed it."""
+    last job of a budget may exceed it. A tenant that may train no token is told so now."""
+    if limits_of([job.tenant_id]).get(job.tenant_id) == 0:
+        raise InsufficientQuota(
+            f"Tenant `{job.tenant.slug}` may not train: its limit `{TRAINED.name}` is 0."
+        )
     paying = ApiKey.objects.get(pk=job.key.counted_as)
     for title, scope in (
         (f"tenant `{job.tenant.slug}`", LimitScope(job.tenant)),

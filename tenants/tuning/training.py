@@ -343,6 +343,7 @@ class _Member:
         match message.kind:
             case "started":
                 self._began = (time.monotonic(), message.step)
+                self.job.note(expected_tokens=message.total_tokens)
                 after = f" goes on after step {message.step}." if message.step else " began."
                 self.job.report(f"Training{after}")
             case "metrics":

@@ -49,9 +49,17 @@ from tenants.models import (
 from tenants.models.audit import Actor, acting
 from tenants.models.usage.sums import FIGURES
 from tenants.splits.jobs import judge
+from tenants.tuning.comparison import BASE, BEFORE, CRITERION
 from tests.browser.served import MODEL_NAME
 from tests.frontend.addresses import Subject
-from tests.tenants.making import SAME, make_batch, make_eval, make_eval_run, make_tuning_job
+from tests.tenants.making import (
+    SAME,
+    make_batch,
+    make_eval,
+    make_eval_run,
+    make_scored_run,
+    make_tuning_job,
+)
 
 COMPANY = "Harbour Outfitters"
 LONG_NAME = "The International Society for Perfectly Ordinary Widgets Ltd"
@@ -201,6 +209,7 @@ def _furnish(tenant: Tenant, people: dict[str, User]) -> tuple[str, str]:
     _batch(keys[-1])
     _evaluate(keys[-1])
     _tune(tenant)
+    _compare(keys[-1])
     invite, by = Invitation.objects.invite, people["owner"]
     invite(tenant, role=Role.DEVELOPER, note="Bo from the data team", by=by)
     return key, invite(tenant, role=Role.VIEWER, note="The auditors", by=by)[1]
@@ -286,6 +295,26 @@ def _tune(tenant: Tenant) -> None:
     )
     created_at = now - timedelta(minutes=9)
     make_tuning_job(tenant, MODEL_NAME, reports=120, claimed_by=1, created_at=created_at)
+
+
+def _compare(key: ApiKey) -> None:
+    """A finished job whose model is compared with two others."""
+    now, random = timezone.now(), Random(6)
+    job = make_tuning_job(
+        key.tenant, MODEL_NAME, suffix="orders", status="succeeded", trained_tokens=41_300,
+        created_at=now - timedelta(days=1), finished_at=now - timedelta(hours=20),
+    )  # fmt: skip
+    eval = make_eval(key.tenant, f"{job.adapter_name} on held-out rows", criteria=[CRITERION])
+    for minutes, name, model, mean in (
+        (9, BASE, MODEL_NAME, 0.35),
+        (8, BEFORE, "orders-1b2c3d4e@1", 0.55),
+        (7, job.adapter_name, f"{job.adapter_name}@1", 0.75),
+    ):
+        scores = [min(1.0, max(0.0, random.gauss(mean, 0.2))) for _ in range(50)]
+        made = now - timedelta(minutes=minutes)
+        make_scored_run(eval, key, scores, name=name, model=model, created_at=made)
+    job.comparison = eval
+    job.save()
 
 
 def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenants.evals.comparing import PairedOutcomes, ShareDifference, difference
+from tenants.evals.comparing import (
+    MANY_SCORES,
+    PairedDifference,
+    PairedOutcomes,
+    difference,
+    mean_difference,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -18,7 +24,7 @@ SHARES = (0.5, 0.1, 0.2, 0.2)
 CASES = 400
 
 
-def found(*counts: int) -> ShareDifference:
+def found(*counts: int) -> PairedDifference:
     told = difference(PairedOutcomes(*counts))
     assert told is not None
     return told
@@ -32,7 +38,7 @@ def test_pairs_are_counted() -> None:
     pairs = PairedOutcomes.of([KINDS[0], KINDS[1], KINDS[1], KINDS[2], KINDS[3]])
     assert (pairs, pairs.rows) == (PairedOutcomes(1, 2, 1, 1), 5)
     told = found(1, 2, 1, 1)
-    assert (told.share_a, told.share_b) == (0.6, 0.4)
+    assert (told.a, told.b) == (0.6, 0.4)
     assert told.value == pytest.approx(-0.2)
 
 
@@ -69,3 +75,36 @@ def test_the_interval_is_that_of_the_normal_distribution_where_there_are_many_ro
     half = 1.96 * ((0.55 - 0.05**2) / 10_000) ** 0.5
     assert told.low == pytest.approx(0.05 - half, abs=half / 10)
     assert told.high == pytest.approx(0.05 + half, abs=half / 10)
+
+
+def test_without_rows_there_is_no_difference_of_scores() -> None:
+    assert mean_difference([]) is None
+
+
+@pytest.mark.parametrize("rows", [40, MANY_SCORES + 1])
+def test_the_interval_of_mean_scores_contains_the_truth_in_95_percent_of_cases(rows: int) -> None:
+    random, truth, hits = Random(11), 0.05, 0
+    for _ in range(CASES // 2):
+        first = [random.gauss(0.5, 0.2) for _ in range(rows)]
+        told = mean_difference([(one, one + random.gauss(truth, 0.1)) for one in first])
+        assert told is not None
+        hits += told.low <= truth <= told.high
+    assert 0.9 <= hits / (CASES // 2) <= 0.99
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20))
+@settings(max_examples=20)
+def test_exchanged_scores_have_the_opposite_difference(pairs: list[tuple[float, float]]) -> None:
+    told, turned = mean_difference(pairs), mean_difference([(b, a) for a, b in pairs])
+    assert told is not None and turned is not None
+    assert (told.low, told.high) == pytest.approx((-turned.high, -turned.low))
+    assert told.low - 1e-9 <= told.value <= told.high + 1e-9
+    assert (told.a, told.b) == (turned.b, turned.a)
+
+
+def test_both_intervals_of_mean_scores_are_alike() -> None:
+    random = Random(3)
+    pairs = [(random.random(), random.random()) for _ in range(MANY_SCORES)]
+    drawn, normal = mean_difference(pairs), mean_difference(pairs + pairs[:1])
+    assert drawn is not None and normal is not None
+    assert (drawn.low, drawn.high) == pytest.approx((normal.low, normal.high), abs=0.01)

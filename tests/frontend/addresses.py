@@ -82,8 +82,8 @@ class Page:
 class Subject:
     """The objects that pages show: a tenant by its slug, an adapter of it with a version's number,
     row ids of a key, a base model and a rollout, a request, the link of a shared conversation, a
-    batch that has a file of requests, a file, an eval with two completed runs, and a fine-tuning
-    job. Pages of objects that are None are left out."""
+    batch that has a file of requests, a file, an eval with two or three completed runs, and a
+    fine-tuning job. Pages of objects that are None are left out."""
 
     slug: str
     adapter: str | None = None
@@ -98,6 +98,7 @@ class Subject:
     eval: str | None = None
     run: str | None = None
     later_run: str | None = None
+    third_run: str | None = None
     job: str | None = None
 
     @classmethod
@@ -109,8 +110,8 @@ class Subject:
         key = tenant.keys.with_text().filter(revoked_at=None).first()
         base = BaseModel.objects.first()
         eval = tenant.evals.filter(runs__isnull=False).first()
-        runs = [*eval.runs.filter(status="completed")[:2]] if eval else []
-        later, earlier = [*(run.pk for run in runs), None, None][:2]
+        runs = [*eval.runs.filter(status="completed")[:3]] if eval else []
+        later, earlier, third = [*(run.pk for run in runs), None, None, None][:3]
         shared = Conversation.objects.filter(member__tenant=tenant, shared_as__isnull=False)
         return cls(
             tenant.slug,
@@ -126,6 +127,7 @@ class Subject:
             eval.pk if eval else None,
             earlier,
             later,
+            third,
             tenant.tuning_jobs.values_list("pk", flat=True).first(),
         )
 
@@ -156,7 +158,8 @@ class Subject:
             "adapters-diff": {"with": self.number},
             "operate_live-rollouts": {"rollout": self.rollout},
             "live-batches": {"batch": self.batch},
-            "evals-compare": {"a": self.run, "b": self.later_run},
+            "evals-compare": {"a": self.run, "b": self.later_run}
+            | ({"c": self.third_run} if self.third_run else {}),
         }
         return queries.get(page, {})
 

@@ -8,11 +8,20 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
 
 from frontend.views.evals.wording import MAX_SHOWN
 from tenants.models import ApiKey, AuditEntry, Eval, EvalItem, EvalRun, Tenant
 from tests.frontend.clients import client_of
-from tests.tenants.making import SAME, make_batch, make_eval, make_eval_run, make_key, make_tenant
+from tests.tenants.making import (
+    SAME,
+    make_batch,
+    make_eval,
+    make_eval_run,
+    make_key,
+    make_scored_run,
+    make_tenant,
+)
 
 MODEL_CRITERIA = [
     {"type": "label_model", "name": "polite", "model": "base", "labels": ["polite", "rude"],
@@ -229,18 +238,18 @@ def test_two_runs_are_compared_by_row(eval: Eval, key: ApiKey, developer: Client
     a = make_eval_run(eval, key, [True, True, False, None, True, True])
     b = make_eval_run(eval, key, [True, False, True, True, True])
     page = developer.get(compared(a, b))
-    shown = [(row["number"], row["change"]) for row in page.context["rows"]]
+    shown = [(row["change"].number, row["change"].kind) for row in page.context["rows"]]
     assert shown == [
         (2, "regression"), (3, "improvement"), (4, "improvement"),
         (1, "unchanged"), (5, "unchanged"),
     ]  # fmt: skip
-    found = page.context["overall"]
-    assert (page.context["common"], found.share_a, found.share_b) == (5, 0.6, 0.8)
+    [(_, found)] = page.context["overall"]
+    assert (page.context["common"], found.a, found.b) == (5, 0.6, 0.8)
     assert "+20.0" in page.text and "of 6 and 5" in page.text
     assert "No difference can be told from these rows." in page.text
     assert "interval is too narrow" in page.text
     [criterion] = page.context["criteria"]
-    assert criterion["difference"] == found
+    assert criterion["differences"] == [("before", found)] and not page.context["means"]
 
 
 def test_a_difference_that_can_be_told_is_told(eval: Eval, key: ApiKey, developer: Client) -> None:
@@ -249,7 +258,7 @@ def test_a_difference_that_can_be_told_is_told(eval: Eval, key: ApiKey, develope
     assert "More rows passed after than before" in page.text and "too narrow" not in page.text
     assert "Fewer rows passed after than before" in text(developer, compared(b, a))
     rest = developer.get(compared(a, b, f"&after={page.context['last']}"))
-    assert [row["number"] for row in rest.context["rows"]] == [*range(26, 51)]
+    assert [row["change"].number for row in rest.context["rows"]] == [*range(26, 51)]
     assert "No difference can be told" in text(
         developer, compared(b, make_eval_run(eval, key, [True] * 60))
     )
@@ -258,3 +267,60 @@ def test_a_difference_that_can_be_told_is_told(eval: Eval, key: ApiKey, develope
 def test_runs_without_common_rows(eval: Eval, key: ApiKey, developer: Client) -> None:
     a, b = make_eval_run(eval, key, [True]), make_eval_run(eval, key)
     assert "no row number in common" in text(developer, compared(a, b))
+
+
+NEAR = MODEL_CRITERIA[2]
+
+
+def test_rows_with_scores_are_sorted_by_what_was_lost(
+    tenant: Tenant, key: ApiKey, developer: Client
+) -> None:
+    eval = make_eval(tenant, criteria=[NEAR])
+    a = make_scored_run(eval, key, [0.9, 0.6, 0.2, None])
+    b = make_scored_run(eval, key, [0.8, 0.1, 0.7, 0.4])
+    page = developer.get(compared(a, b))
+    changes = [row["change"] for row in page.context["rows"]]
+    assert [(one.number, one.kind) for one in changes] == [
+        (2, "regression"), (1, "unchanged"), (4, "unchanged"), (3, "improvement"),
+    ]  # fmt: skip
+    assert [round(one.gained, 6) for one in changes] == [-0.5, -0.1, 0.4, 0.5]
+    [[(_, mean)]] = [one["differences"] for one in page.context["means"]]
+    assert (round(mean.a, 4), round(mean.b, 4)) == (0.5667, 0.5333), "of rows that both scored"
+    assert mean.low < mean.value < mean.high
+    for said in (
+        "Mean scores",
+        "\u22120.500",
+        "0.567",
+        "What about order 2?",
+        "Order 2 left today.",
+    ):
+        assert said in page.text
+    assert "You answer customers." not in page.text, "of a prompt the last turn is shown"
+
+
+def test_three_runs_are_compared_with_the_best_other(
+    tenant: Tenant,
+    key: ApiKey,
+    developer: Client,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    eval = make_eval(tenant, criteria=[NEAR])
+    base = make_scored_run(eval, key, [0.1, 0.9, 0.3], name="base model")
+    before = make_scored_run(eval, key, [0.7, 0.2, 0.3], name="version before")
+    new = make_scored_run(eval, key, [0.6, 0.6, 0.9], name=HOSTILE)
+    with django_assert_max_num_queries(12):
+        page = developer.get(compared(base, new, f"&c={before.pk}"))
+    assert "Three runs compared" in page.text and "<script>alert" not in page.text
+    changes = [row["change"] for row in page.context["rows"]]
+    assert [(one.number, one.kind, round(one.gained, 6)) for one in changes] == [
+        (2, "unchanged", -0.3), (1, "unchanged", -0.1), (3, "improvement", 0.6),
+    ]  # fmt: skip
+    assert [title for title, _ in page.context["overall"]] == ["base model", "version before"]
+    [means] = [one["differences"] for one in page.context["means"]]
+    assert [(title, round(one.value, 4)) for title, one in means] == [
+        ("base model", 0.2667), ("version before", 0.3),
+    ]  # fmt: skip
+    assert [len(row["results"]) for row in page.context["rows"]] == [3, 3, 3]
+    for odd in (f"&c={base.pk}", "&c=evalrun_0"):
+        answer = developer.get(compared(base, new, odd), follow=True)
+        assert "Choose two different completed runs" in answer.text

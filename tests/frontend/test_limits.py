@@ -17,7 +17,7 @@ from tenants.utc import month_start
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of
 from tests.limits.asking import COUNTED
-from tests.tenants.making import make_adapter, make_key, make_tenant
+from tests.tenants.making import make_adapter, make_key, make_tenant, make_tuning_job
 from tests.tenants.refusing import met, refuse
 from tests.tenants.spending import spend
 
@@ -74,6 +74,28 @@ def test_what_is_in_force_is_the_lesser_of_both(tenant: Tenant, admin: Client) -
     of_key = admin.get(address(tenant, f"limits/keys/{key.pk}"))
     assert line(of_key, "Tokens per day").ceiling_by == "of the tenant"
     assert line(of_key, "Cost per day").ceiling_by == ""
+
+
+def test_trained_tokens_are_limited_for_a_whole_tenant_alone(tenant: Tenant) -> None:
+    operator = client_of(tenant, "operator")
+    default = {"operator-trained_tokens_per_day": "9000"}
+    assert operator.post("/operate/limits", default).status_code == 302
+    ceiling = {"author": "operator", "operator-trained_tokens_per_day": "5000"}
+    assert operator.post(address(tenant, "limits"), ceiling).status_code == 302
+    ended: dict[str, Any] = {"status": "succeeded", "finished_at": timezone.now()}
+    make_tuning_job(tenant, trained_tokens=1200, **ended)
+    admin = client_of(tenant, "admin")
+    shown = line(admin.get(address(tenant, "limits")), "Trained tokens per day")
+    assert (shown.in_force, shown.ceiling, shown.used_text) == ("5,000", "5,000", "1,200")
+    assert "9,000" in operator.get("/operate/limits").text
+    assert "5,000" in operator.get(f"/operate/tenants/{tenant.slug}").text
+    key, _ = make_key(tenant)
+    make_adapter(tenant)
+    for page in (f"limits/keys/{key.pk}", "limits/adapters/support"):
+        where = address(tenant, page)
+        assert "trained_tokens" not in admin.get(where).text
+        admin.post(where, own(trained_tokens_per_day="5", requests_per_minute="7"))
+        assert not LimitSet.objects.filter(trained_tokens_per_day=5).exists()
 
 
 def test_above_the_ceiling_names_both(tenant: Tenant, admin: Client) -> None:

@@ -10,10 +10,25 @@ from django.urls import reverse
 from django.utils import timezone
 
 from frontend.views.adapters.fingerprints import fingerprint
-from tenants.models import AdapterVersion, Alias, Split, SplitRequest, SplitState, Tenant
+from tenants.models import (
+    AdapterVersion,
+    Alias,
+    PromotionGate,
+    Split,
+    SplitRequest,
+    SplitState,
+    Tenant,
+)
 from tenants.splits import jobs
 from tests.frontend.clients import client_of
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.making import (
+    make_adapter,
+    make_eval,
+    make_eval_run,
+    make_key,
+    make_tenant,
+    make_version,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -35,7 +50,7 @@ FILLED = {
     "max_hours": "24",
     "rolls_back": "on",
 }
-ACTIONS = ("pause", "resume", "promote", "stop", "weigh")
+ACTIONS = ("pause", "resume", "promote", "stop", "weigh", "evaluate")
 
 
 @pytest.fixture
@@ -187,3 +202,35 @@ def test_its_weight_is_set(client: Client, split: Split) -> None:
         assert "from 0 to 99" in answer.text
     split.refresh_from_db()
     assert split.weight == 37
+
+
+def test_the_run_of_a_required_eval(client: Client, live: AdapterVersion, tenant: Tenant) -> None:
+    eval = make_eval(tenant)
+    rows = make_eval_run(eval, make_key(tenant)[0], [True])
+    rows.source = {
+        "type": "completions",
+        "model": "base",
+        "source": {"type": "file_id", "id": rows.file_id},
+        "input_messages": {"type": "item_reference", "item_reference": "item.messages"},
+    }
+    rows.save()
+    PromotionGate.objects.put(live.adapter, "live", eval, 0.9)
+    client.post(url("adapters-split"), FILLED)
+    split = Split.objects.select_related("eval_run").get()
+    run = split.eval_run
+    assert run is not None and run.model == "support@2" and run.key.created_by is not None
+    page = client.get(url("adapters-one")).text
+    again = f'action="{url("adapters-split-evaluate", split.pk)}"'
+    assert "Eval running" in page and run.pk in page and again not in page
+    run.note(status="failed")
+    page = client.get(url("adapters-one")).text
+    assert "Eval running" not in page and again in page
+    answer = client.post(url("adapters-split-evaluate", split.pk), follow=True)
+    assert "The eval is run on the candidate." in answer.text and "Eval running" in answer.text
+    assert eval.runs.filter(model="support@2").count() == 2
+    eval.runs.update(status="canceled")
+    answer = client.post(url("adapters-split-evaluate", split.pk), follow=True)
+    assert "no completed run whose rows could be asked again" not in answer.text, "one is under way"
+    eval.runs.update(ended_at=timezone.now())
+    answer = client.post(url("adapters-split-evaluate", split.pk), follow=True)
+    assert "no completed run whose rows could be asked again" in answer.text

@@ -9,7 +9,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
-from pytest_django import Settings
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from frontend.views.tuning.curve import HEIGHT, WIDTH, LossCurve
 from tenants.models import AuditEntry, FineTuningJob, Purpose, StoredFile, Tenant
@@ -219,3 +219,70 @@ def test_a_job_that_is_billed_shows_its_cost(tenant: Tenant, developer: Client) 
     assert f"/t/{tenant.slug}/requests/{job.pk}" in page.text
     line = client_of(tenant, "owner").get(f"/t/{tenant.slug}/requests/{job.pk}").text
     assert job.adapter_name in line and "9,000" in line
+
+
+@pytest.fixture
+def finished(tenant: Tenant) -> FineTuningJob:
+    """A job that can be compared."""
+    job = make_tuning_job(
+        tenant,
+        status="succeeded",
+        finished_at=timezone.now(),
+        validation_file=make_file(tenant),
+    )
+    job.version = make_version(make_adapter(tenant, job.adapter_name))
+    job.save()
+    return job
+
+
+def test_a_finished_job_is_compared_once(
+    tenant: Tenant,
+    finished: FineTuningJob,
+    developer: Client,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    page = at(tenant, finished.pk)
+    assert "Compare on held-out rows" in developer.get(page).text
+    for _ in range(2):
+        answer = developer.post(at(tenant, finished.pk, "compare"))
+        assert answer.headers["Location"] == page
+    finished.refresh_from_db()
+    eval = tenant.evals.get()
+    assert finished.comparison == eval and eval.runs.count() == 2
+    assert AuditEntry.objects.filter(action="compared fine-tuning job").count() == 2
+    shown = developer.get(page)
+    assert "queued" in shown.text.lower() and "Compare on held-out rows" not in shown.text
+    assert "Show side by side" not in shown.text
+    seen = {"If-None-Match": f'"{shown.context["fingerprint"]}"'}
+    assert developer.get(page, headers=seen).status_code == 304
+    eval.runs.update(status="completed", total=3, passed=2, ended_at=timezone.now())
+    with django_assert_max_num_queries(12):
+        ready = developer.get(page, headers=seen)
+    base, own = (eval.runs.get(name=name) for name in ("base model", finished.adapter_name))
+    link = f"/evals/{eval.pk}/compare?a={base.pk}&amp;b={own.pk}"
+    assert link in ready.text and "2 (67%)" in ready.text
+    own_key = own.key
+    assert own_key.created_by is not None and own_key.prefix.startswith("play-")
+    eval.runs.filter(pk=own.pk).update(status="failed", error={"code": "x", "message": "Too <b>."})
+    failed = developer.get(page)
+    assert "Too &lt;b&gt;." in failed.text and "Ask again" in failed.text
+    assert link not in failed.text
+
+
+def test_what_keeps_a_job_from_being_compared(
+    tenant: Tenant, finished: FineTuningJob, developer: Client
+) -> None:
+    FineTuningJob.objects.filter(pk=finished.pk).update(validation_file=None)
+    shown = developer.get(at(tenant, finished.pk)).text
+    assert "The job has no validation file" in shown and "/compare" not in shown
+    answer = developer.post(at(tenant, finished.pk, "compare"), follow=True)
+    assert "The job has no validation file" in answer.text
+    assert not tenant.evals.exists()
+
+
+@pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("outsider", 404)])
+def test_who_may_not_compare(
+    tenant: Tenant, finished: FineTuningJob, role: str, status: int
+) -> None:
+    answer = client_of(tenant, role).post(at(tenant, finished.pk, "compare"))
+    assert answer.status_code == status and not tenant.evals.exists()

@@ -165,9 +165,31 @@ def make_eval_run(
             status=one.status,
             body=msgspec.json.encode(one).decode(),
             outcomes="".join(grade.outcome[0] for grade in one.grades),
+            scores=[grade.score for grade in one.grades],
         )
         for one in results
     )
+    return run
+
+
+def make_scored_run(
+    eval: Eval, key: ApiKey, scores: Sequence[float | None], **fields: Any
+) -> EvalRun:
+    """A completed run of dialogues with these scores by the only criterion; rows passed from 0.5
+    on."""
+    passed = [None if one is None else one >= 0.5 for one in scores]
+    run = make_eval_run(eval, key, passed, **fields)
+    for item, score in zip(run.items.all(), scores, strict=True):
+        result = msgspec.json.decode(item.body, type=EvalResult)
+        asked = {"role": "user", "content": f"What about order {item.number}?"}
+        system = {"role": "system", "content": "You answer customers."}
+        expected = f"Order {item.number} left today."
+        result.item = {"messages": [system, asked], "expected": expected}
+        if score is not None:
+            result.grades[0].score = score
+            result.sample = {"output_text": expected[: round(score * len(expected))] or "Hello!"}
+        item.body, item.scores = msgspec.json.encode(result).decode(), [score]
+        item.save()
     return run
 
 

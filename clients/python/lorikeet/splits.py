@@ -138,6 +138,12 @@ def stop(name: Name, alias: AliasName = "live", as_json: AsJson = False) -> None
     _act("stop", name, alias, as_json=as_json)
 
 
+@app.command()
+def evaluate(name: Name, alias: AliasName = "live", as_json: AsJson = False) -> None:
+    """Run the eval that the alias requires on the candidate."""
+    _act("evaluate", name, alias, as_json=as_json)
+
+
 def _act(what: str, name: str, alias: str, *, as_json: bool) -> None:
     with connected() as api:
         split = api("POST", f"{_path(name, alias)}/{what}")
@@ -181,6 +187,8 @@ def _tell(split: dict[str, Any], *, as_json: bool = False) -> None:
         f"{split['adapter']}@{split['alias']}: {shares}. {split['state']}. "
         f"{split['reason']}".rstrip()
     )
+    if run := split.get("eval_run"):
+        say(f"Required eval: {run['status']} ({run['id']}).")
     say(f"Requests of version {split['stable']} and {split['candidate']}: {requests}.")
 
 

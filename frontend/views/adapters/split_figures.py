@@ -12,7 +12,8 @@ from django.db.models import F, OuterRef, QuerySet
 from django.db.models.functions import JSONObject
 
 from inference.splitting import StickyBy
-from tenants.models import Adapter, Eval, PromotionGate, Split
+from tenants.models import Adapter, Eval, EvalRun, PromotionGate, Split
+from tenants.models.evals import ENDED
 from tenants.models.splits import Guard, GuardKind
 from tenants.splits.judge import GuardVerdict
 
@@ -26,6 +27,7 @@ COLUMNS = (
 )  # fmt: skip
 GATE = ("id", "alias", "min_pass_rate", "eval__pk", "eval__name")
 NUMBERS = ("stable__number", "candidate__number")
+EVAL = ("eval_run", "eval_run__eval", "eval_run__status")
 STICKY = {
     StickyBy.USER: "the field user",
     StickyBy.SAFETY_IDENTIFIER: "the field safety_identifier",
@@ -62,6 +64,12 @@ class ShownSplit:
     stable: int
     candidate: int
     """The numbers of the versions."""
+    eval_run: EvalRun | None
+    """With its eval's id and its status alone."""
+
+    @property
+    def eval_running(self) -> bool:
+        return self.eval_run is not None and self.eval_run.status not in ENDED
 
     @property
     def guards(self) -> list[GuardRow]:
@@ -81,7 +89,7 @@ class ShownSplit:
 
 def with_splits(adapters: QuerySet[Adapter]) -> QuerySet[Adapter]:
     """The adapters with their last splits, and what their aliases require, which saves queries."""
-    columns = JSONObject(**{name: name for name in (*COLUMNS, *NUMBERS)})
+    columns = JSONObject(**{name: name for name in (*COLUMNS, *NUMBERS, *EVAL)})
     latest = Split.objects.order_by(F("ended_at").desc(nulls_first=True), "-pk")
     of_adapter = latest.filter(adapter=OuterRef("pk")).values(shown=columns)
     gate = JSONObject(**{name: name for name in GATE})
@@ -101,20 +109,24 @@ def gates_of(adapter: Any) -> list[PromotionGate]:
 
 
 def splits_of(adapter: Any) -> Mapping[str, Any]:
-    """The splits on the page of an adapter (`with_splits`): those that run, and the last ones."""
+    """The splits on the page of an adapter (`with_splits`): those that run, and the last ones; and
+    the aliases that require an eval."""
     found = [_shown(fields) for fields in adapter.found_splits]
     ended = [one for one in found if one.split.ended_at is not None]
     return {
         "splits": [one for one in found if one.split.ended_at is None],
         "ended_splits": ended[:ENDED_SHOWN],
+        "gated": {gate["alias"] for gate in adapter.found_gates},
     }
 
 
 def _shown(fields: dict[str, Any]) -> ShownSplit:
     stable, candidate = (fields.pop(name) for name in NUMBERS)
+    id, eval_id, status = (fields.pop(name) for name in EVAL)
+    run = EvalRun(pk=id, eval_id=eval_id, status=status) if id is not None else None
     if fields["ended_at"] is not None:
         fields["ended_at"] = datetime.fromisoformat(fields["ended_at"])
-    return ShownSplit(Split(**fields), stable, candidate)
+    return ShownSplit(Split(**fields), stable, candidate, run)
 
 
 def _rows(split: Split) -> Iterator[GuardRow]:

@@ -17,8 +17,10 @@ from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, VersionField, fi
 from frontend.views.adapters.split_figures import STICKY
 from inference.splitting import StickyBy
 from tenants.errors import Refused
+from tenants.evals import required
 from tenants.models import Adapter, AdapterVersion, Alias, ApiKey, Split, SplitState, State
 from tenants.models.annotations import is_word
+from tenants.models.audit import actor_of
 from tenants.models.splits import MAX_SECONDS, MAX_WEIGHT, GuardKind, check_weights
 from tenants.permissions import Caller
 
@@ -163,7 +165,7 @@ def start(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
         return _form_page(request, found, form)
     alias, candidate = form.cleaned_data["alias"], form.cleaned_data["version"]
     try:
-        Split.objects.start(alias, candidate, caller.user, **form.plan())
+        required.start_split(alias, candidate, caller, actor_of(request), **form.plan())
     except Refused as refusal:
         form.add_error(None, refusal.message)
         return _form_page(request, found, form)
@@ -206,10 +208,14 @@ def weigh(request: HttpRequest, caller: Caller, name: str, pk: int) -> HttpRespo
 @require_POST
 @tenant_page(EDIT)
 def act(request: HttpRequest, caller: Caller, name: str, pk: int, what: str) -> HttpResponse:
-    """Pause, resume, promote or stop a split."""
+    """Pause, resume, evaluate, promote or stop a split."""
     found = get_object_or_404(find(caller, name).splits.select_related("candidate"), pk=pk)
     with refusals_told(request):
-        messages.success(request, _done(found, what))
+        if what == "evaluate":
+            required.evaluate(found, caller, actor_of(request))
+            messages.success(request, "The eval is run on the candidate.")
+        else:
+            messages.success(request, _done(found, what))
     return redirect("adapters-one", caller.tenant.slug, name)
 
 

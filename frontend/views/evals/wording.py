@@ -138,9 +138,17 @@ def _fields(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if number == MAX_FIELDS or left <= 0:
             yield "…", ""
             return
-        text = cut(_text(value), left)
+        text = cut(_text(_last_turn(value)), left)
         left -= len(text)
         yield _phrase(name), text
+
+
+def _last_turn(value: Any) -> Any:
+    """The text of the last message if the value is a list of messages, else the value."""
+    match value:
+        case [*_, {"role": str(), "content": str(text)}]:
+            return text
+    return value
 
 
 def _answer(sample: Mapping[str, Any] | None) -> tuple[str, str]:

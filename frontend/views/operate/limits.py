@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods
 from frontend.pages import operator_page
 from frontend.views.limits import LimitsForm, help_of, shown
 from tenants.limits import ceilings
-from tenants.limits.kinds import KINDS
+from tenants.limits.kinds import TENANT_KINDS
 from tenants.models import LimitScope, LimitSet, Tenant
 from tenants.models.accounts import TenantQuerySet
 
@@ -26,7 +26,8 @@ def limits(request: HttpRequest) -> HttpResponse:
     """The defaults, and tenants with ceilings of their own; POST sets the defaults."""
     scope = LimitScope()
     figures = scope.sets().get(ceilings.DEFAULT, {})
-    form = LimitsForm(OPERATOR, figures, {}, request.POST if request.method == "POST" else None)
+    data = request.POST if request.method == "POST" else None
+    form = LimitsForm(OPERATOR, figures, {}, data, kinds=TENANT_KINDS)
     if form.is_bound and form.is_valid():
         scope.store(OPERATOR, form.cleaned_data)
         messages.success(request, "Defaults saved. They apply within a second.")
@@ -36,7 +37,7 @@ def limits(request: HttpRequest) -> HttpResponse:
         "form": form,
         "lines": [
             (kind.label, help_of(kind), shown(kind, figures.get(name)))
-            for name, kind in KINDS.items()
+            for name, kind in TENANT_KINDS.items()
         ],
         "tenants": list(others[:MAX_LISTED]),
         "count": others.count(),
@@ -46,6 +47,6 @@ def limits(request: HttpRequest) -> HttpResponse:
 
 def _with_ceilings() -> TenantQuerySet:
     """Tenants for which the operator has set limits."""
-    anything = Q(*((f"{name}__isnull", False) for name in KINDS), _connector=Q.OR)
+    anything = Q(*((f"{name}__isnull", False) for name in TENANT_KINDS), _connector=Q.OR)
     ceilings = LimitSet.objects.filter(anything, author=OPERATOR, key=None, adapter=None)
     return Tenant.objects.filter(pk__in=ceilings.values("tenant")).order_by("name")

@@ -23,7 +23,7 @@ from frontend.pages import operator_page, refusals_told
 from frontend.views.limits import shown
 from tenants.adapters.quota import Storage
 from tenants.limits import ceilings
-from tenants.limits.kinds import KINDS
+from tenants.limits.kinds import TENANT_KINDS
 from tenants.models import (
     Adapter,
     ApiKey,
@@ -269,8 +269,8 @@ def _ceilings(tenant: Tenant) -> list[tuple[str, str, bool]]:
     sets = LimitScope(tenant).sets()
     own = sets.get(ceilings.OPERATOR, {})
     return [
-        (KINDS[name].label, shown(KINDS[name], limit), own.get(name) is not None)
-        for name, limit in ceilings.ceiling(sets).items()
+        (TENANT_KINDS[name].label, shown(TENANT_KINDS[name], limit), own.get(name) is not None)
+        for name, limit in ceilings.ceiling(sets, TENANT_KINDS).items()
         if limit is not None
     ]
 

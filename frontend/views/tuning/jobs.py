@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,14 +14,15 @@ from django.views.decorators.http import require_GET, require_POST
 from frontend.lists import older_than, page_of, words_of
 from frontend.pages import tenant_page
 from frontend.views.adapters.fingerprints import hashed, not_modified
-from frontend.views.batches.batches import ROUNDED
+from frontend.views.batches.batches import ROUNDED, note
 from frontend.views.tuning.curve import HEIGHT, WIDTH, LossCurve
-from inference.errors import TuningNotPossible
-from tenants.models import AuditEntry, FineTuningJob, Tenant, UsageEvent
+from inference.errors import InferenceError, TuningNotPossible
+from tenants.models import ApiKey, AuditEntry, EvalRun, FineTuningJob, Tenant, UsageEvent
 from tenants.models.audit import actor_of
+from tenants.models.evals import EvalStatus
 from tenants.models.tuning import AUDITED
 from tenants.permissions import Caller, Permission
-from tenants.tuning import jobs
+from tenants.tuning import comparison, jobs
 from tenants.tuning_states import ENDED, TuningStatus, before
 
 EVENTS = 50
@@ -58,13 +60,15 @@ def job(request: HttpRequest, caller: Caller, job_id: str) -> HttpResponse:
     events, after = found.events.all(), words_of(request, "after")
     newest = events.values_list("pk", flat=True).first()
     version = found.version
-    fingerprint = hashed(found.status, newest, version and version.state)
+    compared = comparison.runs_of(found)
+    runs = [(run.pk, run.status) for run in compared]
+    fingerprint = hashed(found.status, newest, version and version.state, runs)
     if not_modified(request, fingerprint):
         return HttpResponse(status=304)
-    if newer := events.filter(pk=after).first():
+    if after and (newer := events.filter(pk=after).first()):
         events = older_than(events, newer, "created_at")
     rows, last = page_of(events, EVENTS)
-    kept = caller.tenant.files.current()
+    files = comparison.files_of(found)
     context = {
         "job": found,
         "version": version,
@@ -72,12 +76,16 @@ def job(request: HttpRequest, caller: Caller, job_id: str) -> HttpResponse:
         "line": _line(found),
         "width": WIDTH,
         "height": HEIGHT,
-        "files": kept.in_bulk([found.training_file_id, found.validation_file_id]),
+        "files": files,
         "changes": [*_possible(found)],
         "checkpoints": found.checkpoints.all(),
         "rows": rows,
         "last": last,
         "fingerprint": fingerprint,
+        "compared": compared,
+        "comparison": _comparison(compared),
+        "hindrance": comparison.hindrance(found, files) if found.version_id else "",
+        "can_compare": not compared or not all(map(comparison.is_asked, compared)),
     }
     return render(request, "tuning/job.html", context)
 
@@ -98,6 +106,32 @@ def change(request: HttpRequest, caller: Caller, job_id: str, action: str) -> Ht
         AuditEntry.objects.note(actor_of(request), caller.tenant, "changed", found.pk, AUDITED)
         messages.success(request, said)
     return redirect("fine-tuning-one", caller.tenant.slug, found.pk)
+
+
+@require_POST
+@tenant_page(Permission.EDIT_ADAPTERS)
+def compare(request: HttpRequest, caller: Caller, job_id: str) -> HttpResponse:
+    """Have the job's model and others answer held-out rows, at the expense of the member."""
+    caller.require(Permission.USE_FILES)
+    found = _of(caller.tenant, job_id)
+    assert caller.user is not None, "tenant_page lets only people in"
+    key = ApiKey.objects.playground_of(caller.user, caller.tenant)
+    try:
+        comparison.compare(found, key)
+    except InferenceError as refused:
+        messages.error(request, refused.message)
+    else:
+        note(request, caller, "compared fine-tuning job", found.pk)
+        messages.success(request, "The models are asked. The comparison appears here.")
+    return redirect("fine-tuning-one", caller.tenant.slug, found.pk)
+
+
+def _comparison(runs: list[EvalRun]) -> str:
+    """The query of the page that compares these runs; empty until all are completed."""
+    if len(runs) < 2 or any(run.status != EvalStatus.COMPLETED for run in runs):
+        return ""
+    names = ("a", "c", "b") if len(runs) > 2 else ("a", "b")
+    return urlencode({name: run.pk for name, run in zip(names, runs, strict=True)})
 
 
 def _of(tenant: Tenant, job_id: str) -> FineTuningJob:

@@ -188,6 +188,15 @@ def _rows(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     return asdict(rows.read(files["rows"], task["max_rows"], task["method"]))
 
 
+def _held_out(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    from tenants.tuning.child import held_out
+
+    out = files["out"]
+    out.truncate(0)  # an earlier attempt may have written to it
+    chosen = held_out.select(files["held"], files["trained"], task["method"], task["most"], out)
+    return asdict(chosen)
+
+
 def _eval(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     from tenants.evals import stages
 
@@ -222,6 +231,7 @@ TASKS: Mapping[str, Callable[[Task, Mapping[str, IO[bytes]]], dict[str, Any]]] =
     "check": _check,
     "batch": _batch,
     "rows": _rows,
+    "held_out": _held_out,
     "eval": _eval,
     "compute": _compute,
 }

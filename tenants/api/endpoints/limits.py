@@ -19,7 +19,7 @@ from tenants.api.strict_view import StrictView
 from tenants.errors import KeyRevoked
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures
-from tenants.limits.kinds import KINDS
+from tenants.limits.kinds import KINDS, TENANT_KINDS
 from tenants.models import Adapter, ApiKey, LimitScope, LimitSet
 from tenants.permissions import Permission
 
@@ -32,6 +32,13 @@ class FiguresSerializer(StrictMixin, serializers.ModelSerializer[LimitSet]):
     class Meta:
         model = LimitSet
         fields = tuple(KINDS)
+
+
+class TenantFiguresSerializer(FiguresSerializer):
+    """As for keys and adapters, with the limit of a tenant's fine-tuning."""
+
+    class Meta(FiguresSerializer.Meta):
+        fields = tuple(TENANT_KINDS)
 
 
 class LimitsSerializer(StrictMixin, serializers.Serializer[Any]):
@@ -55,6 +62,20 @@ class LimitsSerializer(StrictMixin, serializers.Serializer[Any]):
     )
 
 
+class TenantLimitsSerializer(LimitsSerializer):
+    """The limits of a whole tenant."""
+
+    operator = TenantFiguresSerializer(required=False, help_text="Only operators can set these.")
+    own = TenantFiguresSerializer(required=False, help_text="The tenant's admins can set these.")
+    ceiling = TenantFiguresSerializer(
+        read_only=True,
+        help_text="Upper bounds of `own`: the operator's limits or the platform's default.",
+    )
+    in_force = TenantFiguresSerializer(
+        read_only=True, help_text="The lower of the operator's limit (or the default) and `own`."
+    )
+
+
 def _require_within(own: Figures, ceiling: Figures) -> None:
     beyond = ceilings.beyond(own, ceiling)
     if beyond:
@@ -73,7 +94,7 @@ class LimitsList(TenantView, GenericViewSet[Any]):
         "partial_update": Permission.EDIT_LIMITS,
     }
     queryset: models.QuerySet[Any] = LimitSet.objects.none()
-    serializer_class = LimitsSerializer
+    serializer_class: type[LimitsSerializer] = TenantLimitsSerializer
 
     def scope(self) -> LimitScope:
         """The scope that the URL names."""
@@ -85,14 +106,15 @@ class LimitsList(TenantView, GenericViewSet[Any]):
 
     def update(self, request: Request, **named: Any) -> Response:
         """Replace `own`, `operator` or both: an omitted limit is cleared."""
-        return self._store(request, dict.fromkeys(KINDS))
+        return self._store(request, clear=True)
 
     def partial_update(self, request: Request, **named: Any) -> Response:
         """Change limits of `own`, `operator` or both: an omitted limit is unchanged."""
-        return self._store(request, {})
+        return self._store(request, clear=False)
 
-    def _store(self, request: Request, left_out: Figures) -> Response:
+    def _store(self, request: Request, *, clear: bool) -> Response:
         scope = self.scope()  # first: a missing object is a 404 whatever the body is
+        left_out: Figures = dict.fromkeys(scope.kinds) if clear else {}
         asked = self.get_serializer(data=request.data)
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
@@ -108,10 +130,10 @@ class LimitsList(TenantView, GenericViewSet[Any]):
     def _shown(self, scope: LimitScope) -> Response:
         sets = scope.sets()
         body = {
-            "operator": ceilings.least(sets.get(ceilings.OPERATOR, {})),
-            "own": ceilings.least(sets.get(ceilings.TENANT, {})),
+            "operator": ceilings.least(sets.get(ceilings.OPERATOR, {}), kinds=scope.kinds),
+            "own": ceilings.least(sets.get(ceilings.TENANT, {}), kinds=scope.kinds),
             "ceiling": scope.ceiling(),
-            "in_force": ceilings.in_force(sets),
+            "in_force": ceilings.in_force(sets, scope.kinds),
         }
         return Response(self.get_serializer(body).data)
 
@@ -120,6 +142,7 @@ class KeyLimits(LimitsList):
     """The limits of one key."""
 
     queryset = ApiKey.objects.none()
+    serializer_class = LimitsSerializer
 
     def scope(self) -> LimitScope:
         key = get_object_or_404(self.caller.tenant.keys.with_limits(), pk=self.kwargs["pk"])
@@ -132,6 +155,7 @@ class AdapterLimits(LimitsList):
     """The limits of one adapter, over all keys that use it."""
 
     queryset = Adapter.objects.none()
+    serializer_class = LimitsSerializer
     lookup_field = "name"
 
     def scope(self) -> LimitScope:
@@ -139,22 +163,22 @@ class AdapterLimits(LimitsList):
         return LimitScope(self.caller.tenant, adapter=adapter)
 
 
-@extend_schema(responses=FiguresSerializer)
+@extend_schema(responses=TenantFiguresSerializer)
 class DefaultLimits(StrictView, GenericViewSet[LimitSet]):
     """The platform's default, for operators: the ceiling of every tenant without one of its own."""
 
     permission_classes = [Operating]
     queryset = LimitSet.objects.none()
-    serializer_class = FiguresSerializer
+    serializer_class = TenantFiguresSerializer
 
     def retrieve(self, request: Request) -> Response:
         """The default limits."""
         default = LimitScope().sets().get(ceilings.DEFAULT, {})
-        return Response(self.get_serializer(ceilings.least(default)).data)
+        return Response(self.get_serializer(ceilings.least(default, kinds=TENANT_KINDS)).data)
 
     def update(self, request: Request) -> Response:
         """Replace the default limits: an omitted one is cleared."""
-        return self._store(request, dict.fromkeys(KINDS))
+        return self._store(request, dict.fromkeys(TENANT_KINDS))
 
     def partial_update(self, request: Request) -> Response:
         """Change default limits: an omitted one is unchanged."""

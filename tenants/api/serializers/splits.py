@@ -14,6 +14,7 @@ from rest_framework.fields import get_error_detail
 from inference.splitting import StickyBy
 from tenants.api.serializers.strict import Creator, StrictMixin
 from tenants.models import AdapterVersion, Split
+from tenants.models.evals import EvalStatus
 from tenants.models.splits import (
     FIELDS,
     HEADER,
@@ -104,6 +105,14 @@ class ShownGuardSerializer(serializers.Serializer[Any]):
     high = serializers.FloatField(allow_null=True)
 
 
+class SplitEvalSerializer(serializers.Serializer[Any]):
+    """The run of the eval that the alias requires, which was started for the split."""
+
+    id = serializers.CharField()
+    eval = serializers.CharField(source="eval_id")
+    status = serializers.ChoiceField(choices=EvalStatus.choices)
+
+
 class SplitSerializer(serializers.ModelSerializer[Split]):
     """Requests of an alias, of which a share gets the candidate."""
 
@@ -118,6 +127,7 @@ class SplitSerializer(serializers.ModelSerializer[Split]):
         allow_null=True,
         help_text="Id of the key to which copies are billed; null if it is no shadow.",
     )
+    eval_run = SplitEvalSerializer(allow_null=True)
     created_by = Creator()
 
     class Meta:
@@ -125,7 +135,7 @@ class SplitSerializer(serializers.ModelSerializer[Split]):
         fields = [
             "id", "adapter", "alias", "stable", "candidate", "state", "reason", "weight", "weights",
             "min_requests", "max_requests", "max_hours", "sticky", "header", "guards", "rolls_back",
-            "promotes", "shadow_key", "figures", "created_by", "created_at", "ended_at",
+            "promotes", "shadow_key", "figures", "eval_run", "created_by", "created_at", "ended_at",
         ]  # fmt: skip
 
     @extend_schema_field(ShownGuardSerializer(many=True))

@@ -217,7 +217,14 @@ class Lessons:
         warmup = max(1, self.steps // WARMUP_SHARE)
         self._schedule = Schedule(self.steps, task.rate, warmup)
         self._saved_at, self._saved_step = time.monotonic(), self._step
-        say(TuningProgress(kind="started", step=self._step, total_steps=self.steps))
+        say(
+            TuningProgress(
+                kind="started",
+                step=self._step,
+                total_steps=self.steps,
+                total_tokens=self._total_tokens,
+            )
+        )
 
     @property
     def ended(self) -> bool:
@@ -282,9 +289,12 @@ class Lessons:
         ways = (None, self.learner.weights)
         return HeldRow(ids, *(self._base.log_probabilities(ids, weights) for weights in ways))
 
+    @cached_property
+    def _total_tokens(self) -> int:
+        return self._task.n_epochs * sum(example.tokens for example in self._training)
+
     def _require_tokens(self) -> None:
-        task = self._task
-        total = task.n_epochs * sum(example.tokens for example in self._training)
+        task, total = self._task, self._total_tokens
         if total > task.max_tokens:
             raise CannotTrain(
                 "too_many_tokens",

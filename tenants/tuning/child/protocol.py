@@ -83,6 +83,7 @@ class TuningProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
     step: int = 0
     total_steps: int = 0
     tokens: int = 0
+    total_tokens: int = 0
     metrics: dict[str, float] = {}
     ends_epoch: bool = False
     file: str = ""

@@ -31,6 +31,11 @@ MAX_MESSAGES = 256
 """Of one dialogue."""
 MAX_FAULTS = 20
 """Faults reported of one file."""
+TOKEN_BYTES, MESSAGE_TOKENS = 4, 6
+"""Bytes of text in a token, and what templates add to a message, as estimates go."""
+
+
+_json = msgspec.json.Encoder().encode
 
 
 class RowFault(Exception):
@@ -108,6 +113,16 @@ class TrainingRow(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def dialogues(self) -> tuple[TrainingRow, ...]:
         return (self,)
+
+    @property
+    def estimated_tokens(self) -> int:
+        """About how many tokens it has: templates and tokenizers differ."""
+        said: list[Any] = [message.rendered() for message in self.messages]
+        texts = [one["content"] or "" for one in said]
+        others = [one["tool_calls"] for one in said if "tool_calls" in one]
+        others += [self.tools] if self.tools else []
+        size = sum(len(text.encode()) for text in texts) + len(_json(others) if others else b"")
+        return size // TOKEN_BYTES + MESSAGE_TOKENS * len(said)
 
     def check(self) -> None:
         """Raises RowFault."""
@@ -218,9 +233,11 @@ def rows(file: IO[bytes], method: Method) -> Iterator[tuple[int, Row]]:
 
 @dataclass
 class RowsReport:
-    """What was found in a file: the number of rows, and the faults by line (None: of the file)."""
+    """What was found in a file: the number of rows and about how many tokens they have, and the
+    faults by line (None: of the file)."""
 
     rows: int = 0
+    tokens: int = 0
     faults: list[tuple[int | None, str]] = field(default_factory=list)
 
     @property
@@ -241,7 +258,8 @@ def read(file: IO[bytes], max_rows: int, method: Method) -> RowsReport:
             report.refuse(f"The file has more than {max_rows} rows, the maximum.")
             break
         try:
-            row_of(line.text, method)
+            row = row_of(line.text, method)
+            report.tokens += sum(one.estimated_tokens for one in row.dialogues)
         except RowFault as fault:
             report.refuse(str(fault), line.number)
         if report.full:

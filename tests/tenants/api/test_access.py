@@ -152,6 +152,7 @@ ROWS = [
     Row("POST adapters/<name>/aliases/<alias>/split/resume", WRITE_ADAPTERS),
     Row("POST adapters/<name>/aliases/<alias>/split/promote", WRITE_ADAPTERS),
     Row("POST adapters/<name>/aliases/<alias>/split/stop", WRITE_ADAPTERS),
+    Row("POST adapters/<name>/aliases/<alias>/split/evaluate", WRITE_ADAPTERS, 409),
     Row("GET uploads", WRITE_ADAPTERS),
     Row("POST uploads", WRITE_ADAPTERS, 412),
     Row("GET uploads/<id>", WRITE_ADAPTERS),

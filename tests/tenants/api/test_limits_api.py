@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
-from tenants.limits.kinds import KINDS
+from tenants.limits.kinds import KINDS, TENANT_KINDS, TRAINED
 from tenants.models import Adapter, ApiKey, LimitScope, LimitSet, Tenant
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_user
 
 pytestmark = pytest.mark.django_db
 NONE = dict.fromkeys(KINDS)
+NONE_OF_TENANT = dict.fromkeys(TENANT_KINDS)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def figures(response: Any, part: str) -> dict[str, int]:
     assert response.status_code == 200, response.content
     body = response.json()
     assert list(body) == ["operator", "own", "ceiling", "in_force"]
-    assert all(list(part) == list(KINDS) for part in body.values())
+    assert all(list(part) in (list(KINDS), list(TENANT_KINDS)) for part in body.values())
     return {name: limit for name, limit in body[part].items() if limit is not None}
 
 
@@ -54,9 +55,9 @@ def refusals(response: Any) -> dict[str, str]:
 
 
 def test_nothing_is_limited_at_first(admin: Api, path: str) -> None:
-    assert admin("GET", path).json() == dict.fromkeys(
-        ["operator", "own", "ceiling", "in_force"], NONE
-    )
+    none = NONE_OF_TENANT if path == "limits" else NONE
+    parts = ["operator", "own", "ceiling", "in_force"]
+    assert admin("GET", path).json() == dict.fromkeys(parts, none)
 
 
 def test_the_lesser_of_operator_and_tenant_is_in_force(
@@ -211,12 +212,29 @@ def test_limits_go_with_what_they_limit(admin: Api, adapter: Adapter) -> None:
     assert not LimitSet.objects.exists()
 
 
+def test_trained_tokens_are_limited_for_a_whole_tenant_alone(
+    admin: Api, operator: Api, adapter: Adapter
+) -> None:
+    assert operator("PATCH", "limits/default", {TRAINED.name: 900}).status_code == 200
+    assert operator("PUT", "limits", {"operator": {TRAINED.name: 500}}).status_code == 200
+    refused = admin("PUT", "limits", {"own": {TRAINED.name: 501}})
+    assert refusals(refused) == {f"own.{TRAINED.name}": "501 is above the ceiling of 500."}
+    answer = admin("PUT", "limits", {"own": {TRAINED.name: 400}})
+    assert figures(answer, "in_force") == {TRAINED.name: 400}
+    key = make_key(adapter.tenant)[0]
+    for path in (f"keys/{key.pk}/limits", "adapters/support/limits"):
+        refused = admin("PUT", path, {"own": {TRAINED.name: 5}})
+        assert refusals(refused) == {f"own.{TRAINED.name}": "Unknown field."}
+        assert TRAINED.name not in admin("GET", path).json()["in_force"]
+        assert admin("PUT", path, {"own": {"tokens_per_day": 5}}).status_code == 200
+
+
 # --- The platform's default ----------------------------------------------------------------------
 
 
 def test_the_default_holds_where_the_operator_set_nothing_else(admin: Api, operator: Api) -> None:
     default = {"tokens_per_day": 100, "requests_per_minute": 5}
-    assert operator("PUT", "limits/default", default).json() == NONE | default
+    assert operator("PUT", "limits/default", default).json() == NONE_OF_TENANT | default
     operator("PUT", "limits", {"operator": {"tokens_per_day": 1000}})
     answer = admin("GET", "limits")
     assert figures(answer, "operator") == {"tokens_per_day": 1000}
@@ -224,10 +242,10 @@ def test_the_default_holds_where_the_operator_set_nothing_else(admin: Api, opera
     refused = admin("PUT", "limits", {"own": {"requests_per_minute": 6}})
     assert refusals(refused) == {"own.requests_per_minute": "6 is above the ceiling of 5."}
     changed = operator("PATCH", "limits/default", {"requests_per_minute": 6})
-    assert changed.json() == NONE | {"tokens_per_day": 100, "requests_per_minute": 6}
+    assert changed.json() == NONE_OF_TENANT | {"tokens_per_day": 100, "requests_per_minute": 6}
     assert figures(admin("GET", "limits"), "in_force")["requests_per_minute"] == 6
-    assert operator("PUT", "limits/default", {}).json() == NONE
-    assert operator("GET", "limits/default").json() == NONE
+    assert operator("PUT", "limits/default", {}).json() == NONE_OF_TENANT
+    assert operator("GET", "limits/default").json() == NONE_OF_TENANT
     assert refusals(operator("PUT", "limits/default", {"tokens_per_day": -1, "own": {}})) == {
         "own": "Unknown field."
     }

@@ -32,6 +32,7 @@ from tenants.models import (
     AdapterVersion,
     Alias,
     ApiKey,
+    LimitScope,
     LimitSet,
     Membership,
     Tenant,
@@ -268,6 +269,23 @@ async def test_work_of_a_rotated_key_continues_with_its_successor(gateway: Gatew
     with pytest.raises(InvalidApiKey, match="revoked"):
         await grant_of(first.pk)
     assert (await grant_of(other.pk)).key_id == other.pk
+
+
+async def test_work_of_a_member_stays_with_the_members_own_playground_key(gateway: Gateway) -> None:
+    def given() -> list[ApiKey]:
+        tenant = make_tenant("acme")
+        members = [make_member(tenant, "developer") for _ in range(2)]
+        keys = [ApiKey.objects.playground_of(member, tenant) for member in members]
+        shared = ApiKey.objects.open_playground(tenant)
+        limits = {"requests_per_minute": 7}
+        LimitScope(tenant, key=shared).store(LimitSet.Author.TENANT, limits)
+        return [*keys, shared]
+
+    keys = await sync_to_async(given)()
+    grants = [await gateway.directory.grant_of(key.pk) for key in keys]
+    assert [grant.key_id for grant in grants] == [key.pk for key in keys]
+    for grant in grants:
+        assert {"requests_per_minute": 7} in [dict(one.values) for one in grant.limits]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,11 @@ OPEN = JudgedGuard("cuts", GuardVerdict.UNDECIDED)
         ({"requests": 10_000}, [OPEN], Act.END, "No decision after 10,000 requests."),
         ({"hours": 24.5}, [OPEN], Act.END, "No decision after 24 hours."),
         ({"requests": 10_000}, [FAILED], Act.ROLL_BACK, "worse"),
+        ({"missed": "It missed."}, [OPEN], Act.ROLL_BACK, "It missed."),
+        ({"missed": "It missed.", "rolls_back": False}, [PASSED], Act.HOLD, "run the eval again."),
+        ({"missed": "x", "rolls_back": False, "hours": 25}, [PASSED], Act.END, "after 24 hours"),
+        ({"missed": "x", "paused": True}, [PASSED], Act.HOLD, "It is paused."),
+        ({"missed": "x", "promotes": False}, [PASSED], Act.ROLL_BACK, "x"),
         ({"requests": 10_000, "next_weight": None}, [PASSED], Act.PROMOTE, "All guards passed."),
     ],
 )

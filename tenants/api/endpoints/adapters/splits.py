@@ -22,7 +22,9 @@ from tenants.api.serializers.splits import (
     SplitSerializer,
     SplitWeightSerializer,
 )
-from tenants.models import ApiKey, Split, SplitState, User
+from tenants.evals import required
+from tenants.models import ApiKey, Split, SplitState
+from tenants.models.audit import actor_of
 
 
 class SplitHistory(AdapterPart, mixins.ListModelMixin, GenericViewSet[Split]):
@@ -43,12 +45,12 @@ class AliasSplit(AdapterPart, GenericViewSet[Split]):
 
     needs = {
         "retrieve": READ, "create": EDIT, "weigh": EDIT, "pause": EDIT, "resume": EDIT,
-        "promote": EDIT, "stop": EDIT,
+        "promote": EDIT, "stop": EDIT, "evaluate": EDIT,
     }  # fmt: skip
     queryset = Split.objects.none()
     serializer_class = SplitSerializer
     filter_backends = []
-    bodiless = ["pause", "resume", "promote", "stop"]
+    bodiless = ["pause", "resume", "promote", "stop", "evaluate"]
     further_errors = [409]
 
     def get_queryset(self) -> models.QuerySet[Split]:
@@ -63,7 +65,8 @@ class AliasSplit(AdapterPart, GenericViewSet[Split]):
 
     @extend_schema(request=SplitPlanSerializer, responses={201: SplitSerializer})
     def create(self, request: Request, name: str, alias: str) -> Response:
-        """Start a split: from now on a share of the alias's requests gets the candidate."""
+        """Start a split: from now on a share of the alias's requests gets the candidate. If the
+        alias requires an eval of which the candidate has no finished run, one is started too."""
         plan = SplitPlanSerializer(data=request.data)
         plan.is_valid(raise_exception=True)
         fields, adapter = dict(plan.validated_data), self.adapter()
@@ -74,9 +77,11 @@ class AliasSplit(AdapterPart, GenericViewSet[Split]):
             raise ValidationError({"version": f"{adapter.name} has no version {number}."})
         if (key_id := fields.pop("shadow_key", None)) is not None:
             fields["shadow_key"] = self._key(key_id)
-        by = request.user if isinstance(request.user, User) else None
+        caller = self.caller
         try:
-            split = Split.objects.start(pointer, candidate, by, **fields)
+            split = required.start_split(
+                pointer, candidate, caller, actor_of(request, caller.key), **fields
+            )
         except InvalidFields as error:
             raise ValidationError(get_error_detail(error)) from error
         return Response(self.get_serializer(split).data, status.HTTP_201_CREATED)
@@ -124,10 +129,20 @@ class AliasSplit(AdapterPart, GenericViewSet[Split]):
             raise ValidationError({"shadow_key": f"There is no key {id}."})
         return key
 
+    @extend_schema(request=None, responses=SplitSerializer)
+    def evaluate(self, request: Request, name: str, alias: str) -> Response:
+        """Run the eval that the alias requires on the candidate, again if an earlier run failed.
+        Its rows are those of the eval's last completed run."""
+        split = self._open()
+        required.evaluate(split, self.caller, actor_of(request, self.caller.key))
+        return Response(self.get_serializer(split).data)
+
     def _open(self) -> Any:
         return get_object_or_404(self.get_queryset().filter(ended_at=None))
 
 
 def shown(splits: models.QuerySet[Split]) -> models.QuerySet[Split]:
     """With what is shown of them."""
-    return splits.select_related("adapter", "stable", "candidate", "created_by").defer("tests")
+    return splits.select_related("adapter", "stable", "candidate", "created_by", "eval_run").defer(
+        "tests"
+    )

@@ -5,38 +5,30 @@ Evals and runs are created and shown here; workers run them (`tenants.evals.runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
 
-from inference.errors import EvalInUse, InvalidRequest, NotFound, RateLimitExceeded
-from tenants.adapters import quota
+from inference.errors import EvalInUse, InvalidRequest, NotFound
 from tenants.api.endpoints.openai import files
 from tenants.api.endpoints.openai.batches import check_metadata
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, body_of, keyed_by_method
-from tenants.evals import criteria, runs, sources
-from tenants.evals.sources import AskedModel, EvalRow, RowsInside, RowsOfFile
+from tenants.evals import criteria, runs, sources, starting
+from tenants.evals.sources import AskedModel, EvalRow
 from tenants.evals.stages import EvalResult
 from tenants.evals.templates import TemplateFault
-from tenants.files import blobs, keeping
-from tenants.models import ApiKey, Eval, EvalItem, EvalRun, Purpose, StoredFile, Tenant
+from tenants.models import ApiKey, Eval, EvalItem, EvalRun
 from tenants.models.evals import MAX_NAME, EvalStatus
-from tenants.models.files import new_file_id
 
 MAX_PAGE = 100
-MAX_EVALS = 1000
-"""Of one tenant."""
 SHOWN_STATUS = {"passed": "pass", "failed": "fail", "errored": "error"}
 
 _results = msgspec.json.Decoder(EvalResult)
-_json = msgspec.json.Encoder().encode
 
 
 class _WantedEval(msgspec.Struct, forbid_unknown_fields=True):
@@ -194,14 +186,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
         config=msgspec.structs.asdict(config),
         criteria=msgspec.to_builtins(graders),
     )
-    with transaction.atomic():
-        tenant = quota.locked(key.tenant_id)  # so that a concurrent request counts this one
-        if (count := tenant.evals.count()) >= MAX_EVALS:
-            raise RateLimitExceeded(
-                f"Tenant `{tenant.slug}` has {count} evals; at most {MAX_EVALS} are allowed. "
-                "Delete some first."
-            )
-        eval.save(force_insert=True)
+    starting.create(eval)
     return shown(eval)
 
 
@@ -279,64 +264,9 @@ def _list_runs(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
 
 def _create_run(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
     eval, wanted = found(key, id), body_of(request, _WantedRun)
-    sources.check_source(wanted.data_source)
-    run = EvalRun(
-        eval=eval,
-        key=key,
-        name=_name(wanted.name),
-        metadata=_metadata(wanted.metadata),
-        model=getattr(wanted.data_source, "model", ""),
-    )
-    with _rows_of(wanted.data_source, key) as file, transaction.atomic():
-        tenant = quota.locked(key.tenant_id)
-        under_way = EvalRun.objects.unfinished().filter(eval__tenant=tenant).count()
-        if under_way >= settings.TENANT_BATCHES:
-            raise RateLimitExceeded(
-                f"Tenant `{tenant.slug}` has {under_way} unfinished runs; at most "
-                f"{settings.TENANT_BATCHES} are allowed.",
-                retry_after_s=60,
-            )
-        run.file = _kept(tenant, file)
-        wanted.data_source.source = RowsOfFile(run.file.pk)
-        run.source = msgspec.to_builtins(wanted.data_source)
-        runs.sealed(run).save(force_insert=True)
-        runs.go_on_later(run)
+    run = EvalRun(eval=eval, key=key, name=_name(wanted.name), metadata=_metadata(wanted.metadata))
+    starting.start(run, wanted.data_source)
     return shown_run(run)
-
-
-@contextmanager
-def _rows_of(source: sources.RunSource, key: ApiKey) -> Iterator[StoredFile | str]:
-    """The id of the file with the rows; or a new file with those in the request, whose bytes are
-    stored, and are removed if the block fails."""
-    if not isinstance(source.source, RowsInside):
-        assert isinstance(source.source, RowsOfFile)
-        yield source.source.id
-        return
-    id = new_file_id()
-    with blobs.made(id) as kept:
-        for row in source.source.content:
-            kept.write(_json(row) + b"\n")
-        size = kept.tell()
-    try:
-        yield StoredFile(
-            id=id,
-            tenant=key.tenant,
-            purpose=Purpose.EVALS,
-            filename="rows.jsonl",
-            size_bytes=size,
-        )
-    except BaseException:
-        blobs.remove(id)
-        raise
-
-
-def _kept(tenant: Tenant, file: StoredFile | str) -> StoredFile:
-    """The file of the run, saved; locked, so that it is not deleted meanwhile."""
-    if isinstance(file, StoredFile):
-        keeping.require_room(tenant, file.size_bytes)
-        file.save(force_insert=True)
-        return file
-    return keeping.to_read(tenant, file, Purpose.EVALS, "data_source.source.id")
 
 
 def _retrieve_run(request: HttpRequest, key: ApiKey, id: str, run_id: str) -> dict[str, Any]:
