@@ -17,7 +17,8 @@ from tenants.models import BaseModel, EvalItem, EvalRun, FineTuningJob, State, T
 from tenants.tuning import comparison
 from tests.evals.conftest import completion, go_on
 from tests.tenants.making import make_adapter, make_key, make_version
-from tests.tuning.conftest import MakeFile, MakeJob, dialogue
+from tests.tuning.conftest import MakeFile, MakeJob
+from tests.tuning.rows import dialogue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

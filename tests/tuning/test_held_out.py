@@ -11,7 +11,7 @@ import pytest
 
 from tenants.tuning.child.held_out import HeldOutRows, select
 from tenants.tuning_states import DPO, SUPERVISED, Method
-from tests.tuning.conftest import dialogue, jsonl
+from tests.tuning.rows import dialogue, jsonl
 
 pytestmark = pytest.mark.pure
 

@@ -18,7 +18,8 @@ from tenants.tuning import jobs, starting
 from tenants.tuning.child.rows import TOKEN_BYTES, row_of
 from tenants.tuning_states import DPO, SUPERVISED, TuningStatus
 from tests.tenants.making import make_key, make_tenant
-from tests.tuning.conftest import ROWS, MakeFile, MakeJob, dialogue, jsonl
+from tests.tuning.conftest import MakeFile, MakeJob
+from tests.tuning.rows import ROWS, dialogue, jsonl
 
 MODEL = "lorikeet-demo"
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
