@@ -2,22 +2,38 @@
 
 All do the same steps of the same jobs, by turns, in this process, whose CPU time is compared: ours
 together, ours in turn, and in turn by a plain loop over a PEFT model of each job, as most train.
-The rows' lengths vary as those of chats do.
+Then whole training processes: one for all jobs beside one for each, as with
+LORIKEET_TUNING_TOGETHER=1. The rows' lengths vary as those of chats do.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import resource
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
+
 from demo import BASE, MODEL_NAME
-from tenants.tuning.child.protocol import TRAINING, ChildLimits, SharedTask, TuningTask
+from tenants.tuning.child.protocol import (
+    LAST,
+    PROCESS,
+    TASK,
+    TRAINING,
+    ChildLimits,
+    Instruction,
+    SharedTask,
+    TuningProgress,
+    TuningTask,
+)
 from tests.labs.bench.machinery.report import Figure, Report, Row
 from tests.labs.bench.machinery.scale import Scale
 
@@ -27,6 +43,12 @@ BATCHES = {1: 2.0, 4: None, 8: 1.3}
 """Rows of a batch of each job, with the speed-up that is aimed at."""
 STEPS = 4
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+SHARED = SharedTask(
+    base=str(BASE), base_name=MODEL_NAME, device="cpu", threads=1, modules=MODULES, rank=16,
+    alpha=32, limits=ChildLimits(memory_bytes=16 << 30, file_bytes=1 << 30),
+)  # fmt: skip
+EPOCHS = 3
+ROOT = Path(__file__).parents[3]
 WORDS = "the parrot has a sail and wind says captain on your shoulder flag gold".split()
 
 
@@ -37,13 +59,7 @@ async def run(scale: Scale) -> Report:
     from tenants.tuning.child.shared import SharedBase
 
     torch.set_num_threads(1)
-    limits = ChildLimits(memory_bytes=0, file_bytes=0)
-    base = SharedBase(
-        SharedTask(
-            base=str(BASE), base_name=MODEL_NAME, device="cpu", threads=1, modules=MODULES,
-            rank=16, alpha=32, limits=limits,
-        )
-    )  # fmt: skip
+    base = SharedBase(SHARED)
     rows: list[Row] = []
     peft = [PeftLoop() for _ in range(JOBS)]
     with TemporaryDirectory() as folder:
@@ -55,6 +71,8 @@ async def run(scale: Scale) -> Report:
                 "in turn by PEFT": partial(_tokens_of_peft, jobs, peft),
             }
             rows += _compared(ways, batch, scale.rounds, target)
+        for batch, target in BATCHES.items():
+            rows += _whole(Path(folder), batch, scale.rounds, target)
     rows.append(_memory(base))
     return Report(
         "Fine-tuning jobs together", rows, f"{JOBS} jobs of rank 16 in one process, one thread."
@@ -69,13 +87,16 @@ def _jobs(base: Any, folder: Path, batch: int) -> list[Any]:
         own = folder / f"{batch}-{number}"
         own.mkdir()
         (own / TRAINING).write_text("".join(f"{json.dumps(row)}\n" for row in _rows(number)))
-        task = TuningTask(
-            share=str(number), seed=number, method="supervised", beta=0, n_epochs=1_000,
-            batch_size=batch, rate=1e-3, max_row_tokens=512, max_tokens=1 << 40,
-            save_every_s=1 << 30,
-        )  # fmt: skip
+        task = _task(number, batch, n_epochs=1_000)
         found.append(Lessons(base, task, own, lambda said: None))
     return found
+
+
+def _task(number: int, batch: int, n_epochs: int) -> TuningTask:
+    return TuningTask(
+        share=str(number), seed=number, method="supervised", beta=0, n_epochs=n_epochs,
+        batch_size=batch, rate=1e-3, max_row_tokens=512, max_tokens=1 << 40, save_every_s=1 << 30,
+    )  # fmt: skip
 
 
 def _rows(seed: int) -> list[dict[str, Any]]:
@@ -90,6 +111,65 @@ def _rows(seed: int) -> list[dict[str, Any]]:
         {"messages": [{"role": role, "content": text()} for role in ("user", "assistant")]}
         for _ in range(ROWS)
     ]
+
+
+def _whole(folder: Path, batch: int, rounds: int, target: float | None) -> list[Row]:
+    """Jobs from their files to their adapters, in one process and in one each."""
+    jobs = range(JOBS)
+    ways = {"one process": [jobs], "one each": [[job] for job in jobs]}
+    speeds: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(rounds):
+        for way, groups in ways.items():
+            began = _cpu_s_of_children()
+            tokens = sum(
+                _process(folder / f"{batch}-{number}-{way}-{at}", group, batch)
+                for at, group in enumerate(groups)
+            )
+            speeds[way].append(tokens / (_cpu_s_of_children() - began))
+    one, each = (Figure.of(speed) for speed in speeds.values())
+    what = f"whole jobs, batches of {batch}"
+    return [
+        Row(f"{what}, one process", one, "tokens/CPU s"),
+        Row(f"{what}, one each", each, "tokens/CPU s"),
+        Row(f"{what}: ratio", one.over(each), "x", at_least=target),
+    ]
+
+
+def _cpu_s_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _process(folder: Path, jobs: Iterable[int], batch: int) -> int:
+    """Run a training process with these jobs; returns the tokens that they trained."""
+    folder.mkdir()
+    (folder / PROCESS).write_bytes(msgspec.json.encode(SHARED))
+    names = [str(job) for job in jobs]
+    for name in names:
+        own = folder / name
+        own.mkdir()
+        (own / TRAINING).write_text("".join(f"{json.dumps(row)}\n" for row in _rows(int(name))))
+        (own / TASK).write_bytes(msgspec.json.encode(_task(int(name), batch, EPOCHS)))
+    environment = {"PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", "-s", "-m", "tenants.tuning.child"]
+    tokens = dict.fromkeys(names, 0)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        cwd=folder, env=environment,
+    ) as child:  # fmt: skip
+        assert child.stdin is not None and child.stdout is not None
+        for name in names:
+            child.stdin.write(msgspec.json.encode(Instruction("train", name)) + b"\n")
+        child.stdin.flush()
+        waited = set(names)
+        while waited:
+            said = msgspec.json.decode(child.stdout.readline(), type=TuningProgress)
+            tokens[said.job] = max(tokens[said.job], said.tokens)
+            if said.kind in LAST:
+                assert said.kind == "trained", said
+                waited.remove(said.job)
+        child.stdin.close()
+    return sum(tokens.values())
 
 
 def _compared(
