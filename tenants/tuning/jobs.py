@@ -209,7 +209,14 @@ def _judge(job: FineTuningJob, version: AdapterVersion) -> None:
             return end_later(job, version)
     job.refresh_from_db()
     if job.status == TuningStatus.CANCELLED:
-        version.adapter.discard()
+        _discard_adapter(job)
+
+
+def _discard_adapter(job: FineTuningJob) -> None:
+    """Delete the adapter of a cancelled job, if a trainer has kept it: it may have been killed
+    before it could note that."""
+    for adapter in job.tenant.adapters.filter(name=job.adapter_name):
+        adapter.discard()
 
 
 def end_later(job: FineTuningJob, version: AdapterVersion) -> None:
@@ -269,6 +276,7 @@ def cancel(job: FineTuningJob) -> None:
         TuningNotPossible: it has ended, or is trained already.
     """
     job.require(TuningStatus.CANCELLED, "cancelled")
+    _discard_adapter(job)
     blobs.remove(job.pk)
 
 

@@ -39,7 +39,7 @@ from tenants.tuning.training import MOST_CRASHES, LeftJob, Trainer
 from tenants.tuning_states import TuningStatus
 from tests.adapters.working import run_worker
 from tests.stack.running import command_of
-from tests.tenants.making import make_tenant
+from tests.tenants.making import make_adapter, make_tenant, make_version
 from tests.tuning.conftest import FakeGateway, MakeFile, MakeJob
 from tests.tuning.rows import NUMBERS, ROWS, dialogue
 
@@ -211,6 +211,17 @@ def test_a_job_is_paused_while_it_trains(make_job: MakeJob, trainer: Trainer) ->
     assert claimed is not None
     assert [*trainer.train(claimed, lambda beside: None)] == [LeftJob(claimed, unfinished=True)]
     assert any("goes on after step" in event.message for event in job.events.all())
+
+
+def test_the_adapter_of_a_trainer_that_was_killed_goes_with_its_cancelled_job(
+    make_job: MakeJob, tenant: Tenant
+) -> None:
+    """It was killed after it had kept the adapter, before it could note that."""
+    job = make_job()
+    make_version(make_adapter(tenant, job.adapter_name))
+    other = make_adapter(tenant, "other")
+    jobs.cancel(job)
+    assert [*Adapter.objects.all()] == [other]
 
 
 def test_a_cancelled_job_is_killed(make_job: MakeJob, trainer: Trainer) -> None:
