@@ -48,6 +48,8 @@ SHARED = SharedTask(
     alpha=32, limits=ChildLimits(memory_bytes=16 << 30, file_bytes=1 << 30),
 )  # fmt: skip
 EPOCHS = 3
+PROCESS_ROUNDS = 2
+"""Each takes some 80 s."""
 ROOT = Path(__file__).parents[3]
 WORDS = "the parrot has a sail and wind says captain on your shoulder flag gold".split()
 
@@ -71,8 +73,8 @@ async def run(scale: Scale) -> Report:
                 "in turn by PEFT": partial(_tokens_of_peft, jobs, peft),
             }
             rows += _compared(ways, batch, scale.rounds, target)
-        for batch, target in BATCHES.items():
-            rows += _whole(Path(folder), batch, scale.rounds, target)
+        for batch in (min(BATCHES), max(BATCHES)):
+            rows += _whole(Path(folder), batch, BATCHES[batch])
     rows.append(_memory(base))
     return Report(
         "Fine-tuning jobs together", rows, f"{JOBS} jobs of rank 16 in one process, one thread."
@@ -113,12 +115,12 @@ def _rows(seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def _whole(folder: Path, batch: int, rounds: int, target: float | None) -> list[Row]:
+def _whole(folder: Path, batch: int, target: float | None) -> list[Row]:
     """Jobs from their files to their adapters, in one process and in one each."""
     jobs = range(JOBS)
     ways = {"one process": [jobs], "one each": [[job] for job in jobs]}
     speeds: dict[str, list[float]] = {way: [] for way in ways}
-    for number in range(rounds):
+    for number in range(PROCESS_ROUNDS):
         for way, groups in ways.items():
             began = _cpu_s_of_children()
             tokens = sum(
