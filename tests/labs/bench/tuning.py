@@ -118,7 +118,10 @@ def _rows(seed: int) -> list[dict[str, Any]]:
 def _whole(folder: Path, batch: int, target: float | None) -> list[Row]:
     """Jobs from their files to their adapters, in one process and in one each."""
     jobs = range(JOBS)
-    ways = {"one process": [jobs], "one each": [[job] for job in jobs]}
+    ways: dict[str, Sequence[Iterable[int]]] = {
+        "one process": [jobs],
+        "one each": [[job] for job in jobs],
+    }
     speeds: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(PROCESS_ROUNDS):
         for way, groups in ways.items():
