@@ -30,6 +30,10 @@ def missing() -> str:
             return f"{program} is not here"
     if not (BINARIES / "etcd").exists() and shutil.which("etcd") is None:
         return "etcd is not here"
+    if ROOT.is_relative_to("/tmp"):
+        return "this checkout is in /tmp, of which each pod has one of its own"
+    if not ROOT.stat().st_mode & 0o001 or not (ROOT / "manage.py").stat().st_mode & 0o004:
+        return "other accounts, as those of pods, can't read this checkout"
     done = subprocess.run([*ALONE, "true"], capture_output=True, text=True)
     return "" if done.returncode == 0 else f"no namespaces can be made: {done.stderr}"
 
