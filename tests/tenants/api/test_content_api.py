@@ -14,7 +14,9 @@ pytestmark = pytest.mark.django_db
 
 def test_an_admin_has_content_stored_and_destroyed(tenant: Tenant) -> None:
     ask, admin = person(tenant, "admin")
-    assert ask("GET", "content").json() == {"days": 0, "available": True, "stored": 0}
+    assert ask("GET", "content").json() == {
+        "days": 0, "overflow": False, "available": True, "stored": 0,
+    }  # fmt: skip
     assert ask("PATCH", "content", {"days": 7}).json()["days"] == 7
     assert ask("PATCH", "content", {}).json()["days"] == 7
     tenant.refresh_from_db()

@@ -232,6 +232,11 @@ METRICS: Sequence[MetricRow] = (
         "or `output`.",
         _counts(lambda sources: sources.hub.measures.busiest.tokens), ("tenant", "kind")),
 
+    MetricRow("overflowed_requests", COUNTER,
+        "Requests sent to overflow engines, whose servers are outside of this installation.",
+        _counts(lambda sources: {
+            (name,): count for name, count in sources.hub.overflow.requests.items()
+        }), POOL),
     # Requests in flight, moves, and what the hub has dropped or quarantined.
     MetricRow("moves", COUNTER,
         "Requests that had to leave their engine before they were complete, by reason and outcome.",
