@@ -443,7 +443,8 @@ async def test_it_says_what_it_serves(server: Server) -> None:
         assert (engine.info.name, engine.info.max_model_len) == ("shown", 4096)
         assert engine.info.engine_version == "llama.cpp"
         assert any("prefix cache between tenants" in one for one in engine.info.degraded)
-    async with started(server, dialect="vLLM") as engine:
+    async with started(server, dialect="vLLM", overflow=True) as engine:
+        assert engine.info.overflow
         assert engine.info.max_model_len == 8192 and engine.info.engine_version == "vLLM"
         assert len(engine.info.degraded) == 1
 
@@ -454,6 +455,8 @@ def test_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert profile_of(options).name == "m" and profile_of(options).extra == {}
     with pytest.raises(BadProfile, match="upstream_url is 'here:1'"):
         profile_of(parser().parse_args([*given, "--upstream-url", "here:1"]))
+    with pytest.raises(BadProfile, match="overflow needs --engine upstream"):
+        profile_of(parser().parse_args(["--model", "org/m", "--overflow"]))
 
 
 @pytest.mark.pure

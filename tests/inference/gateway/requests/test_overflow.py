@@ -43,7 +43,8 @@ def bench(wait_s: float, left_tokens: int = 100_000, **options: Any) -> Any:
 
 def ask(bench: Bench, id: str = "r1", **options: Any) -> Any:
     """Submit a request that may overflow, unless the options change that."""
-    return bench.submit(id, **({"grant": CONSENTS, "lane": "interactive"} | options))
+    given: dict[str, Any] = {"grant": CONSENTS, "lane": "interactive"}
+    return bench.submit(id, **(given | options))
 
 
 async def own_and_outside(bench: Bench, **own: Any) -> tuple[Played, Played]:
@@ -58,6 +59,7 @@ async def test_it_goes_there_and_the_signed_account_says_so() -> None:
         own, outside = await own_and_outside(made)
         ask(made)
         account = (await outside.asked()).account
+        assert account.dispatch is not None
         assert account.overflow and own.all_heard
         assert made.hub.overflow.requests == {"base": 1}
         forged = msgspec.structs.replace(account, overflow=False)
