@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent.__main__ import parser, profile_of
+from inference.agent.__main__ import parser, profile_of, start_engine
 from inference.agent.engines.engine import EngineNotStarted, EngineWork, Meter
 from inference.agent.engines.profile import BadProfile, EngineProfile
 from inference.agent.engines.upstream.dialects import DIALECTS, Dialect
@@ -443,10 +443,18 @@ async def test_it_says_what_it_serves(server: Server) -> None:
         assert (engine.info.name, engine.info.max_model_len) == ("shown", 4096)
         assert engine.info.engine_version == "llama.cpp"
         assert any("prefix cache between tenants" in one for one in engine.info.degraded)
-    async with started(server, dialect="vLLM", overflow=True) as engine:
-        assert engine.info.overflow
+    async with started(server, dialect="vLLM") as engine:
         assert engine.info.max_model_len == 8192 and engine.info.engine_version == "vLLM"
         assert len(engine.info.degraded) == 1
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+async def test_it_says_whether_it_is_overflow(server: Server, overflow: bool) -> None:
+    given = ["--engine", "upstream", "--model", "org/m", "--upstream-url", server.url]
+    options = parser().parse_args([*given, *(["--overflow"] if overflow else [])])
+    engine = await start_engine(options, profile_of(options))
+    assert engine.info.overflow == overflow
+    await engine.close()
 
 
 def test_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
