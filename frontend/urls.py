@@ -351,6 +351,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("engines", engines.engines, name="engines"),
                 path("content", content.content, name="content"),
                 path("content/destroy", content.destroy, name="content-destroy"),
+                path("content/overflow", content.overflow, name="content-overflow"),
                 path(
                     "content/<int:pk>/confirmation",
                     content.confirmation,

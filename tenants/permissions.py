@@ -54,7 +54,7 @@ class Permission(Enum):
     EDIT_WEBHOOKS = "change webhooks"
     EDIT_ALERTS = "change alert rules"
     READ_CONTENT = "read stored prompts and answers"
-    EDIT_CONTENT = "choose whether prompts and answers are stored"
+    EDIT_CONTENT = "choose whether prompts and answers are stored, or may leave this installation"
     DESTROY_CONTENT = "destroy stored prompts and answers"
     USE_FILES = "use files and batches"
     READ_AUDIT = "see the audit log"
@@ -94,7 +94,7 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_WEBHOOKS: (Role.ADMIN, ADMIN),
     P.EDIT_ALERTS: (Role.ADMIN, ADMIN),
     P.READ_CONTENT: (Role.ADMIN, frozenset()),
-    P.EDIT_CONTENT: (Role.ADMIN, ADMIN),  # keys may only shorten it
+    P.EDIT_CONTENT: (Role.ADMIN, ADMIN),  # keys may only tighten it
     P.DESTROY_CONTENT: (Role.ADMIN, frozenset()),
     P.USE_FILES: (Role.DEVELOPER, frozenset({Scope.INFERENCE})),  # the role that may make such keys
     P.READ_AUDIT: (Role.ADMIN, frozenset()),

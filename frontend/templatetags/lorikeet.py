@@ -95,6 +95,8 @@ STATES = {
     "gone": "warn",
     "scheduled": "busy",
     "draining": "warn",
+    "overflow": "warn",
+    "allowed": "warn",
     "degraded": "warn",
     "refusing": "bad",
     "differs": "bad",

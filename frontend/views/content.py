@@ -1,4 +1,5 @@
-"""Whether a tenant's prompts and answers are stored, and their destruction."""
+"""Whether a tenant's prompts and answers are stored, their destruction, and whether prompts may
+leave the installation."""
 
 from __future__ import annotations
 
@@ -80,6 +81,23 @@ def destroy(request: HttpRequest, caller: Caller) -> HttpResponse:
             "Encryption key destroyed. The stored prompts and answers can no longer be read.",
         )
     return redirect("content", caller.tenant.slug)
+
+
+OVERFLOW_SAID = {
+    True: "Allowed. It applies within a second.",
+    False: "No longer allowed. It applies within a second.",
+}
+
+
+@require_POST
+@tenant_page(Permission.EDIT_CONTENT)
+def overflow(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Allow that prompts leave the installation, or no longer."""
+    tenant = caller.tenant
+    tenant.overflow = request.POST.get("overflow") == "allowed"
+    tenant.save(update_fields=["overflow"])
+    messages.success(request, OVERFLOW_SAID[tenant.overflow])
+    return redirect("content", tenant.slug)
 
 
 @require_GET

@@ -106,7 +106,8 @@ def state(tenant: Tenant, words: str) -> dict[str, Any]:
         )
         for engine in sorted(found, key=lambda engine: str(engine["id"]))
     ]
-    served = {engine["base_model"] for engine in found if not engine["draining"]}
+    own = [engine for engine in found if not engine["overflow"]]
+    served = {engine["base_model"] for engine in own if not engine["draining"]}
     used = BaseModel.objects.filter(Exists(tenant.adapters.filter(base_model=OuterRef("pk"))))
     missing = [name for name in used.values_list("name", flat=True) if name not in served]
     return {"rows": rows, "missing": missing, "words": words}

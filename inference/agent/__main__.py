@@ -446,6 +446,14 @@ def _add_upstream(add: Callable[..., Any]) -> None:
         default=_default("LORIKEET_UPSTREAM_DIALECT", ""),
         help="what kind of server it is; by default it is asked (LORIKEET_UPSTREAM_DIALECT)",
     )
+    add(
+        "--overflow",
+        action="store_true",
+        help=(
+            "take requests only when this installation's own engines of the model are too busy, "
+            "and only of tenants who allow that their prompts leave it"
+        ),
+    )
 
 
 def _add_synthetic(add: Callable[..., Any]) -> None:
@@ -471,6 +479,8 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
         raise BadProfile("no model: set --model or MODEL")
     given = {name: getattr(options, name, None) for name in PROFILE_FIELDS}
     given |= settings_of(options, given["speculative_config"])
+    if options.overflow and options.engine != "upstream":
+        raise BadProfile("overflow needs --engine upstream: it is for servers of others")
     if options.engine == "upstream":
         if not options.upstream_url.startswith(("http://", "https://")):
             raise BadProfile(
@@ -495,6 +505,7 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
             environ.text("LORIKEET_UPSTREAM_KEY", ""),
             model=options.upstream_model,
             dialect=options.upstream_dialect,
+            overflow=options.overflow,
         )
     from inference.agent.engines.vllm.engine import VLLMEngine
 

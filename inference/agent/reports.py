@@ -19,8 +19,10 @@ from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import WarmPrefixes
 from inference.link.engine_info import EngineStats
-from inference.link.wire import Stats
+from inference.link.wire import INTERACTIVE, Stats
 
+NEWCOMER = ""
+"""A tenant that has no requests."""
 MAX_AWAITED = 64
 """Adapters reported as having requests that wait for them, at most."""
 
@@ -64,6 +66,7 @@ class EngineReports:
             last_failure=self._failures.last,
             refused_suspects=self._failures.refusals,
             spare=self._slots.spare,
+            wait_s=self._queue.expected_wait_s(NEWCOMER, INTERACTIVE),
             **self._demand(),
         )
 

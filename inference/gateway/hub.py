@@ -36,6 +36,7 @@ from inference.gateway.requests.journey import MoveReason, MoveResult
 from inference.gateway.requests.requests import KEPT_BYTES, Requests
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.overflow import Overflow
 from inference.gateway.structures.checks import StructureChecks
 from inference.ids import new_id
 from inference.interfaces.credentials import EngineIdentity, KnownCredentials
@@ -79,12 +80,14 @@ class Hub:
         holding: Holding | None = None,
         kept_bytes: int = KEPT_BYTES,
         measures: Measures | None = None,
+        overflow: Overflow | None = None,
         uncounted: frozenset[str] = frozenset(),
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process. `holding` bounds the
         requests that may wait for an engine here; None: none may. At most `kept_bytes` of bodies
-        are kept, so that their requests can move to other engines. Requests of the `uncounted`
-        tenants are counted neither as traffic nor among the outcomes of requests.
+        are kept, so that their requests can move to other engines. `overflow` says what overflow
+        engines may have; None: nothing. Requests of the `uncounted` tenants are counted neither as
+        traffic nor among the outcomes of requests.
         """
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
@@ -109,6 +112,7 @@ class Hub:
         """Bodies and answers of requests, for tenants that keep them."""
         self.structures = StructureChecks()
         """Checks answers against the schemas and tools of their requests."""
+        self.overflow = overflow or Overflow()
         self.orphans = Orphans(dispatches)
         self.start_failures = StartFailures()
         self.closed = asyncio.Event()
@@ -121,6 +125,7 @@ class Hub:
             dispatches,
             holding=holding or Holding(),
             measures=self.measures,
+            overflow=self.overflow,
             kept_bytes=kept_bytes,
             uncounted=uncounted,
         )
@@ -160,8 +165,14 @@ class Hub:
 
     @property
     def revisions(self) -> Counter[str]:
-        """Number of engines that take new work, by revision."""
-        return Counter(one.engine.pool for one in self._links.values() if not one.engine.draining)
+        """Number of own engines that take new work, by revision."""
+        engines = [one for one in self.engines() if not (one.draining or one.info.overflow)]
+        return Counter(one.pool for one in engines)
+
+    @property
+    def has_overflow(self) -> bool:
+        """Whether an overflow engine is connected."""
+        return any(one.info.overflow for one in self.engines())
 
     @property
     def base_models(self) -> dict[str, str]:
@@ -186,8 +197,8 @@ class Hub:
     # --- engines ---------------------------------------------------------------------------------
 
     def on_model(self, callback: Callable[[ModelInfo], None]) -> None:
-        """Call `callback` with what an engine serves: for each engine that connects, and again once
-        a minute for each kind of engine (`ModelInfo.pool_digest`) of which one is connected."""
+        """Call `callback` with what an own engine serves: for each that connects, and again once a
+        minute for each kind of engine (`ModelInfo.pool_digest`) of which one is connected."""
         self._model_seen = callback
 
     async def serve(self, transport: Transport, credential: EngineIdentity) -> None:
@@ -367,7 +378,7 @@ class Hub:
 
     def _pin(self, link: EngineLink) -> None:
         wanted, credential = self._pins.of(link.engine), link.credential.id
-        if wanted is not None:
+        if wanted is not None and not link.engine.info.overflow:
             link.post(
                 wire.PinnedAdapters([self._dispatches.ticketed(ref, credential) for ref in wanted])
             )
@@ -418,7 +429,8 @@ class Hub:
 
     def _note_pool(self, link: EngineLink) -> None:
         self._noted_at[link.engine.pool] = time.monotonic()
-        self._model_seen(link.engine.info)
+        if not link.engine.info.overflow:  # no revision that adapters are tried on, or rolled out
+            self._model_seen(link.engine.info)
 
     def unload(self, digest: str) -> None:
         """Have every engine unload this adapter as soon as no request uses it."""

@@ -93,6 +93,8 @@ class Grant:
     """Whether its tenant keeps prompts and answers, and the key does not override that."""
     repairs: bool = False
     """Whether its tenant has malformed answers asked for again (`gateway.repairs`)."""
+    overflows: bool = False
+    """Whether its tenant allows that its prompts leave the installation (`routing.overflow`)."""
 
     def require(self, *scopes: str) -> None:
         """Check that the key has one of these scopes.

@@ -57,6 +57,8 @@ class Account(Value, frozen=True):
     for people, and not signed."""
     trace_id: str = ""
     """Id of the request's OpenTelemetry trace, if it has one."""
+    overflow: bool = False
+    """Whether the attempt was dispatched to an overflow engine (`ModelInfo.overflow`)."""
 
 
 ATTEMPTS_OF_A_TURN = 1000

@@ -72,13 +72,19 @@ class ModelInfo(Value, frozen=True):
     """The named profile that it was started with."""
     proof: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     """Whether that was proven on its hardware, and what it showed: a sentence for operators."""
+    overflow: bool = False
+    """Whether it sends prompts to a server outside of the installation, and takes only what the
+    installation's own engines are too busy for (`inference.gateway.routing.overflow`)."""
 
     def pool_digest(self) -> str:
         """SHA-256 (hex) of everything up to `parsers` except its capacity: engines with the same
         digest can replace each other. Later fields follow from `engine` and its version, and with
-        them a new release would make a new revision of every pool."""
+        them a new release would make a new revision of every pool. An overflow engine has another
+        digest than any other engine."""
         alike = msgspec.structs.replace(self, max_loras=0, kv_tokens=0)
         fields = msgspec.structs.astuple(alike)[:_DIGESTED_FIELDS]
+        if self.overflow:
+            fields += ("overflow",)
         return hashlib.sha256(_sorting_encoder.encode(fields)).hexdigest()
 
 
@@ -128,6 +134,8 @@ class EngineStats(Value, frozen=True):
     drafted_tokens: Count = 0
     accepted_tokens: Count = 0
     """Tokens that speculation guessed since the engine's start, and those that were right."""
+    wait_s: Amount = 0.0
+    """How long a request of a tenant that has no other here would wait in the agent's queue."""
 
 
 class Suspect(Value, frozen=True):

@@ -32,8 +32,11 @@ MAX_KEPT_BYTES = 4 << 20
 """Most bytes of one answer that gateways and engines keep for other gateways."""
 GONE = "gone"
 """The finish reason if a gateway adopts an answer that is not there, or not any longer."""
-BATCH = "batch"
-"""The lane that waits behind the interactive one (`Submit.lane`)."""
+RECALLED = "recalled"
+"""The reason of a cancel by which a gateway takes a request back for another engine: the agent
+gives it up (MOVED) if it still waits in its queue, and otherwise goes on as if nothing was said."""
+INTERACTIVE, BATCH = "interactive", "batch"
+"""The lanes (`Submit.lane`): `batch` waits behind the interactive one."""
 
 MAX_FRAME_BYTES = 32 << 20
 MAX_BODY_BYTES = MAX_FRAME_BYTES - (1 << 20)

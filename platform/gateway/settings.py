@@ -85,6 +85,11 @@ at most a quarter of both."""
 MOVABLE_BYTES = environ.size("LORIKEET_MOVABLE_BYTES", 256 << 20)
 """Bodies of running requests that each gateway process keeps, so that they can move to another
 engine; at most a quarter per tenant. A request that does not fit ends with its engine."""
+OVERFLOW_WAIT_S = environ.integer("LORIKEET_OVERFLOW_WAIT_S", 10, low=1)
+"""How long a request has to wait for the installation's own engines, or is expected to, before an
+overflow engine may have it."""
+OVERFLOW_TOKENS_A_DAY = environ.integer("LORIKEET_OVERFLOW_TOKENS_A_DAY", 1_000_000, low=1)
+"""Most tokens, prompts and answers together, that all overflow engines get in a day (UTC)."""
 CONVERSATION_BYTES = environ.size("LORIKEET_CONVERSATION_BYTES", 64 << 20)
 """Conversations on open sockets of `/v1/responses` that each gateway process keeps between two
 turns; at most a quarter per tenant."""

@@ -24,7 +24,7 @@ from tenants.naming import ACTIVE, PLAYGROUND, TOUCH_INTERVAL, cache_salt
 KEY = """
 SELECT k.id, k.tenant_id, t.slug AS tenant, t.status, t.weight, t.cache_secret, k.name, k.prefix,
        t.content_days > 0 AND NOT k.keeps_nothing AS keeps_content,
-       t.repair = 'once' AS repairs,
+       t.repair = 'once' AS repairs, t.overflow AS overflows,
        k.scopes, k.allowed_models, k.lane, k.expires_at, k.revoked_at, k.secret_hmac, k.origin_id
 """
 LIMITS = """,
@@ -155,6 +155,7 @@ class KeyRow:
     origin_id: int | None = None
     keeps_content: bool = False
     repairs: bool = False
+    overflows: bool = False
     tenant_limits: Sets | None = None
     key_limits: Sets | None = None
 
@@ -178,6 +179,7 @@ class KeyRow:
             key=self.prefix,
             keeps_content=self.keeps_content,
             repairs=self.repairs,
+            overflows=self.overflows,
         )
 
     def limits(self) -> tuple[Limits, ...]:

@@ -67,6 +67,10 @@ ORDER BY e.key
 ON CONFLICT (hour, engine_id, base_model) DO UPDATE SET slots = known.slots | excluded.slots
 WHERE known.slots | excluded.slots <> known.slots
 """
+OVERFLOWED_TODAY = """
+SELECT coalesce(sum(prompt_tokens + completion_tokens), 0)::bigint AS tokens
+FROM tenants_usageevent WHERE overflow AND started_at >= date_trunc('day', now(), 'UTC')
+"""
 SAW_ENGINES = """
 UPDATE tenants_enginecredential SET last_seen_at = now(), stopped_at = NULL
 WHERE id = ANY(%s)
@@ -85,6 +89,11 @@ class _Gateway:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     demand: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Overflowed:
+    tokens: int
 
 
 class DirectoryRegistry(Database):
@@ -144,6 +153,11 @@ class DirectoryRegistry(Database):
         slot."""
         if base_models:
             await self.execute(NOTE_ENGINES, [Jsonb(dict(base_models))])
+
+    async def overflowed_today(self) -> int:
+        """The tokens of requests that began since midnight UTC and ran on overflow engines."""
+        (row,) = await self.rows(_Overflowed, OVERFLOWED_TODAY)
+        return row.tokens
 
     async def engines_stopped(self, credentials: Collection[int]) -> None:
         """Record that engines with these credentials have stopped on purpose."""

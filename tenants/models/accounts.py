@@ -101,6 +101,8 @@ class Tenant(models.Model):
     cache_secret = models.BinaryField(default=new_cache_secret, max_length=32)
     content_days = models.PositiveSmallIntegerField(db_default=0, default=0, editable=False)
     """How many days prompts and answers are kept; 0: not at all (`tenants.content`)."""
+    overflow = models.BooleanField(db_default=False, default=False, editable=False)
+    """Whether prompts may leave the installation (`inference.gateway.routing.overflow`)."""
     second_factor_required = models.BooleanField(
         db_default=False,
         default=False,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent.__main__ import parser, profile_of
+from inference.agent.__main__ import parser, profile_of, start_engine
 from inference.agent.engines.engine import EngineNotStarted, EngineWork, Meter
 from inference.agent.engines.profile import BadProfile, EngineProfile
 from inference.agent.engines.upstream.dialects import DIALECTS, Dialect
@@ -448,12 +448,23 @@ async def test_it_says_what_it_serves(server: Server) -> None:
         assert len(engine.info.degraded) == 1
 
 
+@pytest.mark.parametrize("overflow", [False, True])
+async def test_it_says_whether_it_is_overflow(server: Server, overflow: bool) -> None:
+    given = ["--engine", "upstream", "--model", "org/m", "--upstream-url", server.url]
+    options = parser().parse_args([*given, *(["--overflow"] if overflow else [])])
+    engine = await start_engine(options, profile_of(options))
+    assert engine.info.overflow == overflow
+    await engine.close()
+
+
 def test_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["--engine", "upstream", "--model", "org/m"]
     options = parser().parse_args([*given, "--upstream-url", "http://here:1/v1"])
     assert profile_of(options).name == "m" and profile_of(options).extra == {}
     with pytest.raises(BadProfile, match="upstream_url is 'here:1'"):
         profile_of(parser().parse_args([*given, "--upstream-url", "here:1"]))
+    with pytest.raises(BadProfile, match="overflow needs --engine upstream"):
+        profile_of(parser().parse_args(["--model", "org/m", "--overflow"]))
 
 
 @pytest.mark.pure

@@ -80,6 +80,35 @@ def test_who_chooses(tenant: Tenant, role: str, sees: int, chooses: int) -> None
         assert downloaded.json()["confirmation"]["destroyed_by"] == user_of(client).username
 
 
+@pytest.mark.parametrize(
+    ("role", "status"),
+    [("owner", 302), ("admin", 302), ("developer", 403), ("viewer", 403), ("operator", 403),
+     ("outsider", 404)],
+)  # fmt: skip
+def test_who_allows_that_prompts_leave(tenant: Tenant, role: str, status: int) -> None:
+    client, where = client_of(tenant, role), f"/t/{tenant.slug}/content"
+    page = client.get(where).content.decode()
+    assert ("Allow overflow" in page) == (status == 302)
+    assert ("Prompts do not leave this installation" in page) == (role != "outsider")
+    answer = client.post(f"{where}/overflow", {"overflow": "allowed"})
+    tenant.refresh_from_db()
+    assert (answer.status_code, tenant.overflow) == (status, status == 302)
+    if tenant.overflow:
+        assert "servers outside of this installation" in client.get(where).content.decode()
+        entry = AuditEntry.objects.get(tenant=tenant, kind="tenant", action="changed")
+        assert (entry.after, entry.actor_name) == ({"overflow": True}, user_of(client).username)
+        client.post(f"{where}/overflow", {"overflow": "never"})
+        tenant.refresh_from_db()
+        assert not tenant.overflow
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_a_requests_page_says_who_ran_it(tenant: Tenant, overflow: bool) -> None:
+    event = spend(make_key(tenant)[0], timezone.now(), overflow=overflow)
+    page = client_of(tenant, "owner").get(f"/t/{tenant.slug}/requests/{event.pk}")
+    assert ("a server outside of this installation" in page.content.decode()) == overflow
+
+
 @pytest.mark.parametrize("days", ["31", "-1", "2", "x", ""])
 def test_invalid_numbers_of_days_are_refused(tenant: Tenant, days: str) -> None:
     answer = client_of(tenant, "owner").post(f"/t/{tenant.slug}/content", {"days": days})

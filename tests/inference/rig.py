@@ -82,6 +82,8 @@ class Keys:
         """Tenants whose prompts and answers are stored."""
         self.repairing: set[str] = set()
         """Tenants whose malformed answers are asked for again."""
+        self.overflowing: set[str] = set()
+        """Tenants whose prompts may leave the installation."""
         self.lookups: Counter[str] = Counter()
         """How often `key` and `model` were looked up."""
 
@@ -95,6 +97,7 @@ class Keys:
         return Grant(
             id, id, tenant, scopes, None, weight, f"salt-{tenant}", key=f"of-{tenant}",
             keeps_content=tenant in self.keeping, repairs=tenant in self.repairing,
+            overflows=tenant in self.overflowing,
         )  # fmt: skip
 
     async def grant_of(self, key_id: int) -> Grant:
@@ -260,6 +263,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
         dispatches=Dispatches(DISPATCH_KEY),
         holding=options.pop("holding", None),
         kept_bytes=options.pop("kept_bytes", KEPT_BYTES),
+        overflow=options.pop("overflow", None),
     )
     keys.on_revoked(hub.end_streams)
 

@@ -157,6 +157,7 @@ async def full(database: Database) -> AsyncIterator[httpx.AsyncClient]:
     await sync_to_async(roll_out)()
     ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     async with benched(measures=measured()) as bench:
+        bench.hub.overflow.requests["base"] += 1
         await bench.join("e1", stats=EngineStats(running=2, active=["a"], resident=["a", "b"]))
         demand = FleetDemand(bench.hub.demand, 0.0)
         demand.heard([], time.monotonic())

@@ -129,6 +129,8 @@ def drain(request: HttpRequest) -> HttpResponse:
     others = [
         one["id"]
         for one in connected
-        if one["base_model"] == engine["base_model"] and one["id"] != id and not one["draining"]
+        if one["base_model"] == engine["base_model"]
+        and one["id"] != id
+        and not (one["draining"] or one["overflow"])
     ]
     return render(request, "operate/engines/drain.html", {"engine": engine, "others": others})

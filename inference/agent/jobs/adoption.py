@@ -19,7 +19,16 @@ from inference.agent.journal.billing import Billing
 from inference.agent.link import AgentLink
 from inference.agent.links import Links
 from inference.link.accounts import Usage
-from inference.link.wire import GONE, LEFT, Adopt, Cancel, Done, OrphanList
+from inference.link.wire import (
+    GONE,
+    LEFT,
+    MOVED,
+    RECALLED,
+    Adopt,
+    Cancel,
+    Done,
+    OrphanList,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -61,9 +70,12 @@ class Adoption:
         self.report()
 
     def cancel(self, frame: Cancel, link: AgentLink) -> None:
-        """A gateway cancels a request, or leaves it for another gateway to adopt."""
+        """A gateway cancels a request, leaves it for another gateway to adopt, or takes it back."""
         job = self._jobs.of_attempt(frame.id, frame.attempt)
-        if job is None:
+        if frame.reason == RECALLED:
+            if job is not None and job.movable and job.admitted_at is None:
+                self._jobs.cancel(job, MOVED)
+        elif job is None:
             self._kept.cancel((frame.id, frame.attempt))
         elif frame.reason != LEFT or job.link is not link:
             self._jobs.cancel(job, frame.reason)

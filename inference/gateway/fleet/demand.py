@@ -85,10 +85,10 @@ def seen(
     engines: Iterable[EngineState], held: Mapping[str, int], refused: Mapping[str, int]
 ) -> dict[str, Demand]:
     """The demand that one gateway sees, by pool. Draining engines don't count: what runs on them
-    ends there and needs no other engine."""
+    ends there and needs no other engine. Nor do overflow engines, which are not to be scaled."""
     running, queued, taking = Counter[str](), Counter[str](), Counter[str]()
     for engine in engines:
-        if not engine.draining:
+        if not (engine.draining or engine.info.overflow):
             pool, stats = engine.info.name, engine.stats
             reported = stats.running + stats.waiting
             running[pool] += max(reported, engine.dispatched - stats.queued)
@@ -127,9 +127,11 @@ class CompletionRate:
         self._samples: deque[tuple[float, Counter[str]]] = deque()
 
     def note(self, engines: Iterable[EngineState], now: float) -> None:
-        """Add a sample of the counters of the connected engines."""
+        """Add a sample of the counters of the connected own engines."""
         counted = {}
         for engine in engines:
+            if engine.info.overflow:
+                continue
             counted[engine.id] = ended = engine.stats.journaled.requests
             self._ended[engine.info.name] += max(0, ended - self._counted.get(engine.id, ended))
         self._counted = counted

@@ -165,6 +165,7 @@ class EngineLink:
             "id": engine.id,
             "credential": self.credential.name,
             "kind": info.engine,
+            "overflow": info.overflow,
             "base_model": info.name,
             "revision": info.revision,
             "pool_revision": engine.pool,

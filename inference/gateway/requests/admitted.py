@@ -13,7 +13,7 @@ from inference.interfaces.directory import Grant, ResolvedTarget
 from inference.interfaces.limiter import Reservation
 from inference.link.accounts import Account
 from inference.link.prefixes import Prefix
-from inference.link.wire import NOT_KEPT, Resume, Retention, Submit, Wait
+from inference.link.wire import BATCH, NOT_KEPT, Resume, Retention, Submit, Wait
 from inference.link.workload import ONE_CHOICE, Workload
 from inference.pools import Pool
 from inference.tracing import Span
@@ -60,6 +60,14 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         """The request's id, for engines and the ledger."""
         return self.id or self.reservation.id
 
+    @property
+    def overflows(self) -> bool:
+        """Whether overflow engines may have it: never with an adapter, as batch work, or without
+        its tenant's consent."""
+        target = self.target
+        is_base = target.adapter is None and target.version_id is None
+        return self.grant.overflows and is_base and self.lane != BATCH
+
     def needs(self, pool: Pool | None = None) -> Needs:
         """What an engine must be able to do for the request, and the revisions of `pool` that may
         run it; without a pool any may."""
@@ -94,6 +102,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         resume: Resume | None,
         trace: str = "",
         keeps: bool = True,
+        overflow: bool = False,
     ) -> Submit:
         """The frame that submits this attempt to the engine with this credential.
 
@@ -101,7 +110,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         `ids` it reports which tokens it generates; with `resume` it continues where lower attempts
         stopped. `given_s` is the time from the request's beginning to this submit. `trace` names
         the attempt's span. An answer that is not kept from its beginning (`keeps`) has no
-        grace.
+        grace. `overflow` says that the engine is an overflow engine.
         """
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(
@@ -114,6 +123,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
             price=(price.prompt, price.cached_prompt, price.output),
             given_s=given_s,
             trace_id="" if self.trace is None else self.trace.trace_id,
+            overflow=overflow,
         )
         id, adapter = self.request_id, target.adapter
         account = dispatches.signed(

@@ -33,6 +33,8 @@ class Attempt:
     """Whether its engine keeps the answer for other gateways."""
     has_begun: bool = False
     """Whether its engine has sent any output."""
+    recalled: bool = False
+    """Whether its engine was asked to give it back, if it has not begun it."""
     last_output_at: float = 0.0
     span: Span | None = None
     """Set if the request is traced."""

@@ -4,19 +4,21 @@ Each decision needs to know which engines are connected and not draining, which 
 sent, and which are not silent. All of that changes rarely, so the answers are cached and computed
 anew only when they may have changed: when a link says so, and when the next engine could have
 become silent.
+
+Overflow engines (`routing.overflow`) are apart: only `choose_overflow` returns one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 
 from inference.errors import InvalidRequest, NoEngine, Overloaded
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.routing.choice import choose
-from inference.gateway.routing.engine_state import Needs
-from inference.gateway.routing.engines import Engines
+from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.engines import Able, Engines
 from inference.pools import Revisions
 
 MayTake = Callable[[EngineLink], bool]
@@ -31,6 +33,7 @@ class Candidates:
         self._links = links
         self._there = self._reading = self._speaking = Engines(())
         """All engines; those not behind with reading; those of them not silent."""
+        self._overflow: list[EngineLink] = []
         self._behind: list[EngineLink] = []
         self._silent: list[EngineLink] = []
         self._next_silent_at = -math.inf
@@ -62,6 +65,43 @@ class Candidates:
                 ) from None
             raise
 
+    def choose_overflow(
+        self, needs: Needs, may_take: MayTake, *, within_s: float, now: float
+    ) -> EngineLink | None:
+        """As `choose`, of the overflow engines that have all that the request asks for and on which
+        it would wait no longer than `within_s`; None if there is none."""
+        if self._may_have_changed(now):
+            self._rebuild(now)
+        able = Able(
+            link.engine
+            for link in self._overflow
+            if link.engine.info.name == needs.base_model
+            and not (link.engine.draining or link.full or link.is_silent(now))
+            and link.engine.stats.wait_s <= within_s
+            and link.engine.offers(needs)
+            and not any(link.engine.lacks(needs))
+            and may_take(link)
+        )
+        return self._links[choose(able, needs).id] if able else None
+
+    def all_busy(
+        self, needs: Needs, wait_s: float, avoided: Set[EngineState], *, now: float
+    ) -> bool:
+        """Whether there are own engines that can take the request, but each is to be avoided, or
+        expects it to wait longer than `wait_s`."""
+        if self._may_have_changed(now):
+            self._rebuild(now)
+        try:
+            able = self._reading.able(needs, self._there.revisions(needs))
+        except NoEngine:
+            return False
+        return all(engine.stats.wait_s > wait_s or engine in avoided for engine in able)
+
+    def have_overflow(self, base_model: str) -> bool:
+        """Whether an overflow engine of this base model is connected."""
+        engines = (link.engine for link in self._links.values())
+        return any(one.info.overflow and one.info.name == base_model for one in engines)
+
     def permanent_refusal(self, needs: Needs) -> InvalidRequest | None:
         """Why no engine will ever run the request; None if one may (`Engines`)."""
         return self._there.permanent_refusal(needs)
@@ -86,7 +126,8 @@ class Candidates:
         )
 
     def _rebuild(self, now: float) -> None:
-        links = self._links.values()
+        self._overflow = [link for link in self._links.values() if link.engine.info.overflow]
+        links = [link for link in self._links.values() if not link.engine.info.overflow]
         self._behind = [link for link in links if link.full]
         self._silent = [link for link in links if link.is_silent(now)]
         ready = [link for link in links if not link.full]

@@ -39,6 +39,8 @@ class MoveReason(StrEnum):
     """The engine is draining, and gave it up."""
     REFUSED = "refused"
     """The engine is full and did not take it."""
+    RECALLED = "recalled"
+    """It waited in the engine's queue for so long that an overflow engine may have it."""
 
 
 class MoveResult(StrEnum):
@@ -83,7 +85,7 @@ class Journey:
             self.error = lost(attempt) if fault is None else fault.error()
         if self.since is None:
             self.since = now
-        if why is not MoveReason.LOST:
+        if why not in (MoveReason.LOST, MoveReason.RECALLED):
             self.avoided.add(attempt.engine)
         if why not in (MoveReason.LOST, MoveReason.FAILED):
             return False
@@ -108,7 +110,10 @@ class Journey:
 def reason_to_move(attempt: Attempt, done: Done) -> MoveReason | None:
     """Why another engine should take over the request after this `done`; None: it has ended."""
     if done.fault is None:
-        return MoveReason.DRAINED if done.finish_reason == MOVED else None
+        if done.finish_reason != MOVED:
+            return None
+        recalled = attempt.recalled and not attempt.has_begun
+        return MoveReason.RECALLED if recalled else MoveReason.DRAINED
     error = done.fault.error()
     if error.may_retry_elsewhere:
         return MoveReason.FAILED

@@ -3,6 +3,8 @@
 A request that waited is given only to an engine that has fewer than TAKEN_UP of this gateway's
 requests without a first token. That slows nothing down: more would only wait in the engine's queue.
 
+A request may go to an overflow engine instead (`routing.overflow`), always as one that waited.
+
 An attempt that continues where the reader is needs an engine of the same revision. A request can't
 move, and so ends with its engine, if it is being ended anyway, or if its body is beyond its
 tenant's share of `kept_bytes`.
@@ -22,8 +24,10 @@ from inference.gateway.fleet.orphans import FoundOrphan
 from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.attempt import Attempt
 from inference.gateway.requests.candidates import Candidates, MayTake
+from inference.gateway.requests.journey import Journey
 from inference.gateway.requests.request import Request
 from inference.gateway.routing.engine_state import Needs
+from inference.gateway.routing.overflow import Overflow
 from inference.gateway.routing.popularity import Popularity
 from inference.link.accounts import first_attempt
 from inference.link.wire import Adopt, Resume, Submit
@@ -37,11 +41,19 @@ TAKEN_UP = 64
 class Placing:
     """Prepares attempts of requests."""
 
-    def __init__(self, candidates: Candidates, dispatches: Dispatches, *, kept_bytes: int) -> None:
+    def __init__(
+        self,
+        candidates: Candidates,
+        dispatches: Dispatches,
+        overflow: Overflow,
+        *,
+        kept_bytes: int,
+    ) -> None:
         """At most `kept_bytes` of bodies are kept, so that their requests can move."""
         self.pools: Mapping[str, Pool] = {}
         """By base model; requests for a model that is not here may run on any of its revisions."""
         self._candidates, self._dispatches = candidates, dispatches
+        self._overflow = overflow
         self._kept = SharedCapacity[str](kept_bytes)
         """Bytes of kept bodies, by tenant."""
         self._popularity = Popularity()
@@ -51,7 +63,8 @@ class Placing:
         needs = self._needs(order)
         adapter = needs.adapter
         shape = None if adapter is None else (adapter.rank, adapter.modules)
-        return needs.base_model, needs.operation, needs.parsers, shape, needs.tiers
+        can = needs.base_model, needs.operation, needs.parsers, shape, needs.tiers
+        return *can, order.overflows
 
     def next_attempt(
         self, request: Request, now: float, *, paced: bool = False
@@ -70,7 +83,7 @@ class Placing:
         if left_s <= 0:
             raise GenerationTimeout
         resume = request.delivered.resume(request.ttft_s, request.elapsed_s(now))
-        link = self._link_for(request, order, resume, paced=paced)
+        link = self._link_for(request, order, resume, now, paced=paced)
         self._keep(request, order)
         most = order.most(link.engine.info.max_model_len)
         keeps = request.delivered.keeps
@@ -86,6 +99,7 @@ class Placing:
             resume=resume,
             trace=_trace(request, attempt),
             keeps=keeps,
+            overflow=link.engine.info.overflow,
         )
         return attempt, frame
 
@@ -97,26 +111,40 @@ class Placing:
         return self.kind(order), journey.pool, frozenset(journey.avoided)
 
     def _link_for(
-        self, request: Request, order: AdmittedRequest, resume: Resume | None, *, paced: bool
+        self,
+        request: Request,
+        order: AdmittedRequest,
+        resume: Resume | None,
+        now: float,
+        *,
+        paced: bool,
     ) -> EngineLink:
         journey = request.journey
-
-        def may_take(link: EngineLink) -> bool:
-            if paced and link.unbegun >= TAKEN_UP:
-                return False
-            if journey is None:
-                return True
-            engine = link.engine
-            alike = resume is None or (engine.info.resumes and engine.pool == journey.pool)
-            return alike and link.engine not in journey.avoided
-
         any_may = journey is None and not paced
+        may_take = None if any_may else _may_take(journey, resume, paced=paced)
         # A resumed request stays on its revision, even if rollouts changed what serves since.
         needs = self._needs(order) if resume is None else order.needs()
+        if (overflow := self.overflow_for(request, now)) is not None:
+            return overflow
         try:
-            return self.decide(needs, None if any_may else may_take)
+            return self.decide(needs, may_take)
         except Overloaded as refusal:
             raise self._candidates.permanent_refusal(needs) or refusal from None
+
+    def overflow_for(self, request: Request, now: float) -> EngineLink | None:
+        """The link of the overflow engine that the request goes to now; None if it doesn't."""
+        order, journey, wait_s = request.order, request.journey, self._overflow.wait_s
+        if order is None or not request.overflows:
+            return None
+        if not self._overflow.has_room(order.workload, now):
+            return None
+        needs = self._needs(order)
+        avoided = frozenset() if journey is None else journey.avoided
+        is_due = self._overflow.is_due(request.elapsed_s(now))
+        if not (is_due or self._candidates.all_busy(needs, wait_s, avoided, now=now)):
+            return None
+        takes = _may_take(journey, None, paced=True)
+        return self._candidates.choose_overflow(needs, takes, within_s=wait_s, now=now)
 
     def decide(self, needs: Needs, may_take: MayTake | None = None) -> EngineLink:
         """The link of the engine that a request with these needs goes to now, among those for which
@@ -170,6 +198,21 @@ class Placing:
         tenant, size = request.grant.tenant, len(order.body)
         if not request.kept and self._kept.take(tenant, size):
             request.kept = size
+
+
+def _may_take(journey: Journey | None, resume: Resume | None, *, paced: bool) -> MayTake:
+    """Whether the engine of a link may have a request with this journey."""
+
+    def may_take(link: EngineLink) -> bool:
+        if paced and link.unbegun >= TAKEN_UP:
+            return False
+        if journey is None:
+            return True
+        engine = link.engine
+        alike = resume is None or (engine.info.resumes and engine.pool == journey.pool)
+        return alike and link.engine not in journey.avoided
+
+    return may_take
 
 
 def _trace(request: Request, attempt: Attempt) -> str:

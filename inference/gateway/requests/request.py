@@ -15,6 +15,7 @@
     reject      -         ended     -           -          -          -         -
     cancel      -         ended     ending      ended      ended      -         -
     leave       -         -         ending      -          -          -         -
+    recall      -         -         running     -          -          -         -
     extend      -         -         running,    moving,    in doubt,  -         -
                                     ending      ended      ended
     crash       ended     ended     ended       ended      ended      ended     -
@@ -72,7 +73,7 @@ from inference.gateway.requests.journey import (
 )
 from inference.interfaces.directory import ResolvedTarget
 from inference.link.accounts import Usage, first_attempt
-from inference.link.wire import LEFT, Cancel, Delta, Done, Fault, Wait
+from inference.link.wire import LEFT, RECALLED, Cancel, Delta, Done, Fault, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
 
 LOW_TOKENS = 128
@@ -205,6 +206,13 @@ class Request:
         """Seconds that are left of its timeout."""
         return self._timeout_s - self.elapsed_s(now)
 
+    @property
+    def overflows(self) -> bool:
+        """Whether it may go to an overflow engine: no engine has begun it, or failed with it."""
+        if self.order is None or not self.order.overflows:
+            return False
+        return self.journey is None or not self.journey.moves
+
     # --- engines ---------------------------------------------------------------------------------
 
     def hold(self, now: float) -> Commands:
@@ -325,6 +333,14 @@ class Request:
             return ()
         self.handed_over = True
         return self._abort(LEFT)
+
+    def recall(self, now: float) -> Commands:
+        """Ask its engine to give it back for another one. If it has begun, nothing changes."""
+        attempt = self.attempt
+        if self.state is not RequestState.RUNNING or attempt is None or attempt.has_begun:
+            return ()
+        attempt.recalled = True
+        return [Cancel(self.id, RECALLED, attempt.number)]
 
     def reject(self, error: InferenceError, now: float) -> Commands:
         """End it with this error if it is held."""

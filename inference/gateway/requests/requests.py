@@ -12,7 +12,9 @@ Rules
        One that is adopted here begins with an attempt of a higher turn, on the engine that has it.
     5. What happens to a request is decided by its life (`request`), a state table; this module
        passes it the events and executes its commands.
-    6. An error in the handling of one request reaches no other: whatever `_guarded` catches ends
+    6. A request that may go to an overflow engine (`routing.overflow`) is tried there once it has
+       waited long enough, or taken back from the queue of its engine.
+    7. An error in the handling of one request reaches no other: whatever `_guarded` catches ends
        that request with status 500, is logged and counted.
 """
 
@@ -58,6 +60,7 @@ from inference.gateway.requests.request import (
 from inference.gateway.requests.settling import Settling
 from inference.gateway.requests.stream import Event, Stream
 from inference.gateway.requests.waiting import Waiting
+from inference.gateway.routing.overflow import Overflow
 from inference.interfaces.directory import ResolvedTarget
 from inference.interfaces.limiter import Limiter
 from inference.link.accounts import LedgerEntry
@@ -84,6 +87,7 @@ class Requests:
         *,
         holding: Holding,
         measures: Measures,
+        overflow: Overflow,
         kept_bytes: int = KEPT_BYTES,
         uncounted: frozenset[str] = frozenset(),
     ) -> None:
@@ -97,13 +101,14 @@ class Requests:
         self.refusals = Refusals()
         self.traffic = CountedTraffic()
         self.crashed = 0
-        """Errors in the handling of requests (rule 6)."""
+        """Errors in the handling of requests (rule 7)."""
         self._links, self._limiter, self._holding = links, limiter, holding
         self._measures, self._uncounted = measures, uncounted
         self._streams: dict[str, Stream] = {}
         self._running: defaultdict[EngineLink, dict[AttemptKey, Stream]] = defaultdict(dict)
         """The attempts that run on each link. A request has one at a time: `Stream.attempt`."""
-        self._placing = Placing(candidates, dispatches, kept_bytes=kept_bytes)
+        self._candidates, self._overflow = candidates, overflow
+        self._placing = Placing(candidates, dispatches, overflow, kept_bytes=kept_bytes)
         self._waiting = Waiting(holding)
         self._round_scheduled = False
         self._settling = Settling(limiter, measures)
@@ -231,7 +236,8 @@ class Requests:
         """A request was refused. It counts as unmet only if no connected engine of its base model
         takes requests: if one does, it lacks what the request needs, and so might one more."""
         if not any(
-            link.engine.info.name == base_model and not link.engine.draining and not link.full
+            link.engine.info.name == base_model
+            and not (link.engine.info.overflow or link.engine.draining or link.full)
             for link in self._links.values()
         ):
             self.refusals.note(base_model, time.monotonic())
@@ -280,13 +286,15 @@ class Requests:
         """The engine sent `done`."""
         key = done.id, done.attempt
         stream = self._running[link].pop(key)
+        self._overflow.ended(key)
         link.engine.ended(key)
         self._guarded(stream, self._stop, stream, done)
         self._note_room(link)
 
     def lost(self, link: EngineLink) -> None:
         """The link ended: its attempts are lost."""
-        for stream in self._running.pop(link, {}).values():
+        for key, stream in self._running.pop(link, {}).items():
+            self._overflow.ended(key)
             self._guarded(stream, self._stop, stream, None)
 
     def _stop(self, stream: Stream, done: Done | None) -> None:
@@ -339,7 +347,7 @@ class Requests:
             self._guarded(stream, self._execute, stream, command)
 
     def _guarded(self, stream: Stream, step: Callable[..., Any], *args: Any) -> Any:
-        """Call `step(*args)`, which handles this request alone: the barrier of rule 6."""
+        """Call `step(*args)`, which handles this request alone: the barrier of rule 7."""
         try:
             return step(*args)
         except Exception:
@@ -427,6 +435,8 @@ class Requests:
 
     def _settle(self, stream: Stream, settle: Settle) -> None:
         del self._streams[stream.id]
+        if stream.overflow_timer is not None:
+            stream.overflow_timer.cancel()
         if not self._streams:
             self._idle.set()
         stream.wake()
@@ -455,6 +465,21 @@ class Requests:
     def _add(self, stream: Stream) -> None:
         self._streams[stream.id] = stream
         self._idle.clear()
+        request = stream.request
+        if request.overflows and self._candidates.have_overflow(request.target.base_model):
+            stream.overflow_timer = asyncio.get_running_loop().call_later(
+                self._overflow.wait_s, self._guarded, stream, self._overflow_if_waiting, stream
+            )
+
+    def _overflow_if_waiting(self, stream: Stream) -> None:
+        """The request has waited long enough: an overflow engine may have it."""
+        request = stream.request
+        if request.state in (RequestState.HELD, RequestState.MOVING):
+            self._place(stream, Place(paced=True))
+        elif (attempt := request.attempt) is None or attempt.engine.info.overflow:
+            return
+        elif self._placing.overflow_for(request, time.monotonic()) is not None:
+            self._happened(stream, request.recall)
 
     def _start(self, stream: Stream, attempt: Attempt, frame: Submit | Adopt) -> None:
         """Begin this attempt: its frame goes to its engine."""
@@ -467,7 +492,10 @@ class Requests:
 
     def _send(self, stream: Stream, link: EngineLink, frame: Submit | Adopt) -> None:
         link.send(frame)
-        self._running[link][frame.id, frame.attempt] = stream
+        key = frame.id, frame.attempt
+        self._running[link][key] = stream
+        if link.engine.info.overflow and isinstance(frame, Submit):
+            self._overflow.took(key, link.engine.info.name, frame.workload)
 
     def _hold(self, stream: Stream, order: AdmittedRequest, refusal: Overloaded | None) -> None:
         """Let a new request wait for an engine: because of this refusal, or without one behind
@@ -545,6 +573,8 @@ class Requests:
         request = stream.request
         if request.state is RequestState.HELD:
             needed = self._waiting.kind_of(request)
+            if request.overflows and self._overflow.is_due(request.elapsed_s(time.monotonic())):
+                needed = needed, True
         elif request.state is RequestState.MOVING:
             needed = self._placing.needed(request)
         else:

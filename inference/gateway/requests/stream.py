@@ -53,6 +53,8 @@ class Stream:
         """The last attempt."""
         self.timer: asyncio.TimerHandle | None = None
         """Ends its wait for an engine."""
+        self.overflow_timer: asyncio.TimerHandle | None = None
+        """Lets an overflow engine have it, if it still waits then."""
         self.extending: asyncio.Task[None] | None = None
         """Reserves more tokens for it."""
         self.when_settled: list[Callable[[], None]] = []

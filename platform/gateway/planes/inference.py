@@ -35,6 +35,7 @@ from gateway.planes.asgi import Lifespan, route
 from gateway.planes.forward import ROUTE, Forward
 from gateway.planes.internal import Internal
 from gateway.planes.monitoring import demand as demand_page
+from gateway.planes.monitoring import overflow
 from gateway.planes.monitoring.demand import DemandPage
 from gateway.planes.monitoring.metrics import MetricsPage
 from gateway.planes.recording import content, outcomes, traffic
@@ -57,6 +58,7 @@ from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding
 from inference.gateway.responses_socket import ResponsesSocket
+from inference.gateway.routing.overflow import Overflow
 from inference.gateway.sockets import EngineProbe, EngineSocket, EngineStartFailed, NoSocket
 from inference.link.engine_info import ModelInfo
 from inference.process.supervision import in_background, supervised
@@ -126,6 +128,7 @@ class InferenceParts:
                 bytes=settings.HELD_BYTES,
             ),
             kept_bytes=settings.MOVABLE_BYTES,
+            overflow=Overflow(settings.OVERFLOW_WAIT_S),
             uncounted=frozenset(ISOLATION_TENANTS),
         )
         gate = Gate(
@@ -208,6 +211,8 @@ class RunningPlane(Lifespan):
             ("presence", partial(traffic.note_presence, parts.hub, parts.registry)),
             ("outcomes", partial(outcomes.keep, *telling)),
             ("content", partial(content.keep, parts.hub.contents, parts.contents)),
+            ("overflow", partial(
+                overflow.follow, parts.hub, parts.registry, settings.OVERFLOW_TOKENS_A_DAY)),
         ):  # fmt: skip
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
 

@@ -1,4 +1,5 @@
-"""Whether a tenant's prompts and answers are stored, and their destruction."""
+"""Whether a tenant's prompts and answers are stored, their destruction, and whether prompts may
+leave the installation."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tenants.permissions import NotPermitted, Permission
 
 
 class ContentSerializer(StrictMixin, serializers.Serializer[Any]):
-    """How long prompts and answers are stored."""
+    """How long prompts and answers are stored, and whether they may leave the installation."""
 
     days = serializers.IntegerField(
         min_value=0,
@@ -31,6 +32,12 @@ class ContentSerializer(StrictMixin, serializers.Serializer[Any]):
             "Days for which prompts and answers are stored. 0: not at all. A reduction "
             "also applies to content that is already stored."
         ),
+    )
+    overflow = serializers.BooleanField(
+        help_text=(
+            "Whether requests for base models may go to overflow engines, whose servers are "
+            "outside of this installation, when its own engines are too busy."
+        )
     )
     available = serializers.BooleanField(
         read_only=True, help_text="Whether this installation can store prompts and answers."
@@ -60,8 +67,8 @@ class ContentKeySerializer(serializers.ModelSerializer[ContentKey]):
 
 
 class Content(TenantView, GenericViewSet[Tenant]):
-    """Whether prompts and answers are stored, and for how long. None are unless an admin of the
-    tenant chooses so."""
+    """Whether prompts and answers are stored, for how long, and whether they may leave the
+    installation. None are stored or leave it unless an admin of the tenant chooses so."""
 
     needs = {"retrieve": Permission.READ_TENANT, "partial_update": Permission.EDIT_CONTENT}
     queryset = Tenant.objects.none()
@@ -72,13 +79,23 @@ class Content(TenantView, GenericViewSet[Tenant]):
         return self._shown()
 
     def partial_update(self, request: Request) -> Response:
-        """Set how long they are stored. An API key may only shorten it; only an admin can turn it
-        on."""
+        """Set how long they are stored, and whether they may leave the installation. An API key may
+        only shorten the one and turn off the other; only an admin can turn them on."""
         asked = self.get_serializer(data=request.data, partial=True)
         asked.is_valid(raise_exception=True)
         if (days := asked.validated_data.get("days")) is not None:
             self._keep_for(days)
+        if (overflow := asked.validated_data.get("overflow")) is not None:
+            self._let_overflow(overflow)
         return self._shown()
+
+    def _let_overflow(self, overflow: bool) -> None:
+        tenant = self.caller.tenant
+        if self.caller.key is not None and overflow and not tenant.overflow:
+            said = "`overflow` is false; an API key can't turn it on. Ask an admin of the tenant."
+            raise NotPermitted(said, "insufficient_permissions")
+        tenant.overflow = overflow
+        tenant.save(update_fields=["overflow"])
 
     def _keep_for(self, days: int) -> None:
         tenant = self.caller.tenant
@@ -95,6 +112,7 @@ class Content(TenantView, GenericViewSet[Tenant]):
         tenant, live = self.caller.tenant, StoredContent.objects.live()
         body = {
             "days": tenant.content_days,
+            "overflow": tenant.overflow,
             "available": retention.is_possible(),
             "stored": sum(live.counted(tenant, kind) for kind in (REQUEST, RESPONSE)),
         }

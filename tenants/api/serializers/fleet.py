@@ -146,6 +146,12 @@ class EngineSerializer(serializers.Serializer[Any]):
         required=False, help_text="Credential with which the engine is connected."
     )
     kind = serializers.CharField(help_text="The implementation: `vllm`, `upstream` or `synthetic`.")
+    overflow = serializers.BooleanField(
+        help_text=(
+            "Whether it sends prompts to a server outside of this installation, and takes only "
+            "what the installation's own engines are too busy for."
+        )
+    )
     base_model = serializers.CharField()
     max_model_len = serializers.IntegerField()
     max_loras = serializers.IntegerField(help_text="Maximum number of adapters in one batch.")

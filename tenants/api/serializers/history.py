@@ -139,6 +139,11 @@ class RequestSerializer(serializers.Serializer[ListEntry]):
     adapter = TextOrNull(source="event.adapter")
     base_model = TextOrNull(source="event.base_model")
     engine = TextOrNull(source="billed.engine_id")
+    overflow = serializers.BooleanField(
+        source="billed.overflow",
+        help_text="Whether an overflow engine ran it, whose server is outside this installation.",
+        **OR_NULL,
+    )
     prompt_tokens = serializers.IntegerField(source="billed.prompt_tokens", **OR_NULL)
     cached_tokens = serializers.IntegerField(source="billed.cached_tokens", **OR_NULL)
     output_tokens = serializers.IntegerField(source="billed.completion_tokens", **OR_NULL)

@@ -99,6 +99,8 @@ class UsageEvent(models.Model):
     """Seconds until this attempt was sent to its engine; the other times count from there."""
     trace_id = models.CharField(max_length=32, default="", db_default="")
     """The id of its OpenTelemetry trace, if it has one."""
+    overflow = models.BooleanField(default=False, db_default=False)
+    """Whether an overflow engine ran it, whose server is outside of the installation."""
 
     objects = UsageEventQuerySet.as_manager()
 
@@ -114,6 +116,10 @@ class UsageEvent(models.Model):
                 fields=["tenant", "started_at"], name="usage_failed_by_tenant", condition=WRONG
             ),
             models.Index(fields=["started_at"], name="usage_failed_by_start", condition=WRONG),
+            # Gateways add up the day's every few seconds.
+            models.Index(
+                fields=["started_at"], name="usage_overflowed", condition=Q(overflow=True)
+            ),
         ]
 
     def __str__(self) -> str:

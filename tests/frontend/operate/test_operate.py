@@ -59,6 +59,7 @@ ENGINE: dict[str, Any] = {
     "max_loras": 4,
     "max_lora_rank": 16,
     "kv_tokens": 65_536,
+    "overflow": False,
     "connected_at": "2026-01-02T03:04:05+00:00",
     "draining": False,
     "running": 3,
@@ -570,8 +571,11 @@ def test_a_tenant_sees_whether_it_is_served_and_nothing_of_others(
     assert [(one.adapter, one.digest) for one in resident.shown] == [("support", "a" * 64)]
     assert "globex" not in page.content.decode()
     assert page.context["missing"] == []
+    fleet.append(ENGINE | {"id": "outside", "overflow": True})
     fleet[0]["draining"] = True
-    assert client.get(f"/t/{tenant.slug}/engines").context["missing"] == ["base"]
+    page = client.get(f"/t/{tenant.slug}/engines")
+    assert page.context["missing"] == ["base"], "no adapter runs on an overflow engine"
+    assert page.content.decode().count("Overflow") == 1
 
 
 def test_an_outsider_sees_no_engines_of_a_tenant(tenant: Tenant) -> None:

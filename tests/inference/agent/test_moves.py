@@ -225,3 +225,21 @@ async def test_an_attempt_that_dies_at_once_keeps_its_inherited_usage(tmp_path: 
         assert played.agent.reports.stats().unjournaled_tokens == 0
     assert (entry.usage.completion_tokens, entry.inherited_tokens) == (40, 40)
     assert entry.usage.prompt_tokens == whole.prompt_tokens
+
+
+async def test_a_gateway_takes_back_what_waits_in_the_queue(tmp_path: Path) -> None:
+    async with gateway(tmp_path, behaviour=STALLED) as played:
+        for i in range(8):
+            await played.say(submit(f"r{i}"))
+        await until(lambda: played.engine.stats().running == 8)
+        await played.say(submit("waits"))
+        await played.say(submit("stays", ids=False))
+        await until(lambda: played.agent.reports.stats().queued == 2)
+        for id in ("stays", "r0", "gone", "waits"):
+            await played.say(wire.Cancel(id, wire.RECALLED))
+        done = await played.hear(Done, id="waits")
+        assert done.finish_reason == wire.MOVED and done.usage.completion_tokens == 0
+        assert played.agent.reports.stats().queued == 1, "its gateway could not move it"
+        assert played.engine.stats().running == 8
+        assert not [one for one in played.heard if isinstance(one, Done) and one.id != "waits"]
+        assert played.agent.reports.stats().wait_s > 0

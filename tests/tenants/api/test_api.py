@@ -639,6 +639,7 @@ ENGINE = {
     "max_loras": 8,
     "max_lora_rank": 16,
     "kv_tokens": 65_536,
+    "overflow": False,
     "connected_at": "2026-05-01T12:00:00+00:00",
     "draining": False,
     "running": 3,

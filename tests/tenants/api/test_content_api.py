@@ -14,7 +14,9 @@ pytestmark = pytest.mark.django_db
 
 def test_an_admin_has_content_stored_and_destroyed(tenant: Tenant) -> None:
     ask, admin = person(tenant, "admin")
-    assert ask("GET", "content").json() == {"days": 0, "available": True, "stored": 0}
+    assert ask("GET", "content").json() == {
+        "days": 0, "overflow": False, "available": True, "stored": 0,
+    }  # fmt: skip
     assert ask("PATCH", "content", {"days": 7}).json()["days"] == 7
     assert ask("PATCH", "content", {}).json()["days"] == 7
     tenant.refresh_from_db()
@@ -43,6 +45,21 @@ def test_a_key_may_only_shorten_the_time(tenant: Tenant) -> None:
         assert ask("PATCH", "content", {"days": days}).json()["days"] == days
     assert ask("PATCH", "content", {"days": 3}).status_code == 403
     assert ask("POST", "content/destroy").status_code == 403
+
+
+def test_a_key_may_only_forbid_that_prompts_leave(tenant: Tenant) -> None:
+    ask, _ = with_key(tenant, "admin")
+    refused = ask("PATCH", "content", {"overflow": True})
+    assert (refused.status_code, refused.json()["code"]) == (403, "insufficient_permissions")
+    wrong = ask("PATCH", "content", {"overflow": "perhaps"})
+    assert wrong.status_code == 400 and wrong.json()["errors"][0]["field"] == "overflow"
+    admin, _ = person(tenant, "admin")
+    assert admin("PATCH", "content", {"overflow": True}).json()["overflow"] is True
+    for overflow in (True, False):
+        answer = ask("PATCH", "content", {"overflow": overflow})
+        assert answer.json()["overflow"] is overflow
+    tenant.refresh_from_db()
+    assert not tenant.overflow and ask("PATCH", "content", {"overflow": True}).status_code == 403
 
 
 def test_a_key_that_stores_nothing_makes_none_that_do(tenant: Tenant) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
@@ -139,7 +140,17 @@ async def test_every_figure_arrives(acme: Customer, pg: Connection) -> None:
     assert (event.prompt_tokens, event.cached_tokens) == (100, 40)
     assert (event.completion_tokens, event.reasoning_tokens) == (7, 2)
     assert (event.queue_s, event.load_s, event.ttft_s, event.total_s) == (0.1, 0.2, 0.3, 0.9)
-    assert event.cost == 0
+    assert event.cost == 0 and not event.overflow
+
+
+async def test_an_event_says_whether_an_overflow_engine_ran_it(
+    acme: Customer, pg: Connection
+) -> None:
+    await write(pg, lines(acme.entry("a", overflow=True), acme.entry("b")))
+    assert [event.overflow for event in await events()] == [True, False]
+    again = msgspec.structs.replace(acme.entry("b", overflow=True), attempt=2)
+    await write(pg, lines(again))
+    assert [event.overflow for event in await events()] == [True, True]
 
 
 async def test_sums_are_kept_by_hour_key_and_model(acme: Customer, pg: Connection) -> None:

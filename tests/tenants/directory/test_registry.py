@@ -10,10 +10,13 @@ from channels.db import database_sync_to_async
 from django.utils import timezone
 
 from inference.gateway.fleet.demand import Demand
+from inference.link.accounts import Usage
 from inference.link.engine_info import ModelInfo
 from tenants.directory.registry import DirectoryRegistry
 from tenants.models import BaseModel, EngineHour, GatewayProcess
 from tenants.models.fleet.engine_hours import SLOTS
+from tests.tenants.making import make_key, make_tenant
+from tests.tenants.spending import spend
 
 
 @pytest.fixture
@@ -77,6 +80,20 @@ async def test_gateways_hear_what_the_others_see_as_long_as_they_live(
     assert await registry.share_demand("http://b", {}) == [seen]
     await database_sync_to_async(last_beat)("http://a", timedelta(seconds=11))
     assert await registry.share_demand("http://b", {}) == []
+
+
+async def test_todays_overflow_is_added_up(registry: DirectoryRegistry) -> None:
+    assert await registry.overflowed_today() == 0
+    key, _ = await database_sync_to_async(make_key)(
+        await database_sync_to_async(make_tenant)("acme")
+    )
+    spent, now = database_sync_to_async(spend), timezone.now()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    for at in (midnight, now):
+        await spent(key, at, Usage(100, 40, 7), overflow=True)
+    await spent(key, midnight - timedelta(seconds=1), Usage(10_000), overflow=True)
+    await spent(key, now, Usage(1_000))
+    assert await registry.overflowed_today() == 2 * 107
 
 
 async def test_an_engine_is_there_once_however_many_gateways_say_so(

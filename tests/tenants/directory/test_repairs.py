@@ -1,4 +1,4 @@
-"""A tenant's choice to have malformed answers asked for again reaches the grants of its keys."""
+"""A tenant's choices, about malformed answers and overflow, reach the grants of its keys."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ async def test_a_grant_has_its_tenants_choice(transactional_db: None) -> None:
             assert row is not None
             grant = row.verdict()
             assert isinstance(grant, Grant) and grant.repairs == (choice == "once")
+    finally:
+        await reader.close()
+
+
+async def test_a_grant_says_whether_prompts_may_leave(transactional_db: None) -> None:
+    reader = Reader()
+    await reader.open()
+    tenant = await sync_to_async(make_tenant)("acme")
+    key, _ = await sync_to_async(make_key)(tenant)
+    try:
+        for allowed in (False, True):
+            await Tenant.objects.filter(pk=tenant.pk).aupdate(overflow=allowed)
+            row = await reader.key(key.prefix)
+            assert row is not None
+            grant = row.verdict()
+            assert isinstance(grant, Grant) and grant.overflows == allowed
     finally:
         await reader.close()
 

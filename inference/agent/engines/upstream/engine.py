@@ -76,10 +76,18 @@ class UpstreamEngine:
 
     @classmethod
     async def start(
-        cls, profile: EngineProfile, url: str, key: str, *, model: str = "", dialect: str = ""
+        cls,
+        profile: EngineProfile,
+        url: str,
+        key: str,
+        *,
+        model: str = "",
+        dialect: str = "",
+        overflow: bool = False,
     ) -> Self:
         """Ask the server at `url` (with its `/v1`) for the model: the one that it calls `model`, by
-        default that of the profile's name, or its only one.
+        default that of the profile's name, or its only one. With `overflow` the engine takes only
+        what others are too busy for (`ModelInfo.overflow`).
 
         Raises:
             EngineNotStarted: it does not answer, or lacks the model, or its context is not known.
@@ -95,7 +103,9 @@ class UpstreamEngine:
         try:
             card = _card(await _listed(client, url), profile.name, model, url)
             spoken = BY_NAME[dialect] if dialect else dialect_of(card)
-            return cls(client, _info(profile, card, url, spoken), str(card["id"]), spoken)
+            info = _info(profile, card, url, spoken)
+            info = msgspec.structs.replace(info, overflow=overflow)
+            return cls(client, info, str(card["id"]), spoken)
         except BaseException:
             await client.aclose()
             raise

@@ -224,6 +224,12 @@ METRICS: Sequence[MetricRow] = (
             ((base_model,), count)
             for base_model, count in sources.hub.measures.engines_lost.items()
         ), POOL),
+    MetricRow("overflowed_requests", COUNTER,
+        "Requests sent to overflow engines, whose servers are outside of this installation.",
+        lambda sources: (
+            ((base_model,), count)
+            for base_model, count in sources.hub.overflow.requests.items()
+        ), POOL),
     MetricRow("tenant_requests", COUNTER,
         "Requests of the busiest tenants (LORIKEET_METRICS_TENANTS) and of all others.",
         _counts(lambda sources: sources.hub.measures.busiest.requests), ("tenant", "outcome")),

@@ -97,6 +97,7 @@ def test_each_named_field_of_the_account_is_signed() -> None:
         "adapter_id",
         "version_id",
         "price",
+        "overflow",
     }
     for_people_alone = {"given_s", "trace_id"}
     assert set(Account.__struct_fields__) == signed | for_people_alone | {"dispatch"}
