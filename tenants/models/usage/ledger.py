@@ -99,6 +99,8 @@ class UsageEvent(models.Model):
     """Seconds until this attempt was sent to its engine; the other times count from there."""
     trace_id = models.CharField(max_length=32, default="", db_default="")
     """The id of its OpenTelemetry trace, if it has one."""
+    is_estimated = models.BooleanField(default=False, db_default=False)
+    """Whether its tokens are an estimate: the engine's server did not say what it used."""
 
     objects = UsageEventQuerySet.as_manager()
 

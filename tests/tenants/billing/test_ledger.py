@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
@@ -16,8 +17,9 @@ from structlog.testing import capture_logs
 
 from inference.interfaces.directory import TokenPrice as Prices
 from inference.link.accounts import Account, LedgerEntry, Usage
+from tenants.billing.insertion import insert
 from tenants.billing.ledger import BATCH, connect
-from tenants.billing.lines import Connection, StatementLine
+from tenants.billing.lines import Connection, StatementLine, as_json
 from tenants.billing.statements import write
 from tenants.models import EngineJournal, UsageEvent, UsageRollup
 from tenants.models.usage.sums import FIGURES
@@ -140,6 +142,24 @@ async def test_every_figure_arrives(acme: Customer, pg: Connection) -> None:
     assert (event.completion_tokens, event.reasoning_tokens) == (7, 2)
     assert (event.queue_s, event.load_s, event.ttft_s, event.total_s) == (0.1, 0.2, 0.3, 0.9)
     assert event.cost == 0
+
+
+async def test_an_estimate_is_marked(acme: Customer, pg: Connection) -> None:
+    """By the attempt that is billed, and never in entries of engines that do not know the mark."""
+    guessed = Usage(100, 0, 7, is_estimated=True)
+    first, second = acme.entry("a", usage=guessed), acme.entry("b", usage=Usage(100, 0, 7))
+    await write(pg, lines(first, second))
+    assert [one.is_estimated for one in await events()] == [True, False]
+    higher = [
+        msgspec.structs.replace(first, attempt=2, usage=second.usage),
+        msgspec.structs.replace(second, attempt=2, usage=guessed),
+    ]
+    await write(pg, lines(*higher))
+    assert [one.is_estimated for one in await events()] == [False, True]
+    older = msgspec.to_builtins(acme.entry("c"))
+    older[3] = older[3][:8]
+    await insert(pg, as_json([["e1", "j1", older]]))
+    assert [one.is_estimated for one in await events()] == [False, True, False]
 
 
 async def test_sums_are_kept_by_hour_key_and_model(acme: Customer, pg: Connection) -> None:

@@ -253,6 +253,7 @@ class UpstreamEngine:
     def _account(self, work: EngineWork, reading: StreamReading, body_bytes: int) -> None:
         if not reading.exact:
             reading.estimate_prompt(body_bytes)
+        if work.meter.is_estimated:
             log.info("upstream_usage_estimated", request_id=work.id)
         self._totals.prompt_tokens += work.meter.prompt_tokens
         self._totals.cached_tokens += work.meter.cached_tokens

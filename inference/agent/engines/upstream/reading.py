@@ -167,6 +167,7 @@ class StreamReading:
         """Count the prompt of an answer that ended before the server said what it used."""
         if not self._meter.prompt_tokens and self._begun:
             self._meter.prompt_tokens = max(1, body_bytes // CHARS_PER_TOKEN)
+            self._meter.is_estimated = True
 
     def _choice(self, one: _Choice) -> dict[str, Any]:
         if not 0 <= one.index < self._max_choices:
@@ -189,7 +190,7 @@ class StreamReading:
     def _count(self, read: _Chunk) -> None:
         meter, usage = self._meter, read.usage
         if usage is not None:
-            self.exact = True
+            self.exact, meter.is_estimated = True, False
             meter.prompt_tokens = max(meter.prompt_tokens, usage.prompt_tokens)
             meter.completion_tokens = max(meter.completion_tokens, usage.completion_tokens or 0)
             if (of_prompt := usage.prompt_tokens_details) is not None:
@@ -200,6 +201,7 @@ class StreamReading:
                 meter.reasoning_tokens = max(meter.reasoning_tokens, reasoning)
         elif not self.exact:
             meter.completion_tokens += sum(map(_says_something, read.choices))
+            meter.is_estimated = meter.completion_tokens > 0
 
 
 def _says_something(choice: _Choice) -> bool:
