@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inference.agent.__main__ import parser, profile_of
+from inference.agent.__main__ import parser, profile_of, start_engine
 from inference.agent.engines.engine import EngineNotStarted, LocalAdapter
 from inference.agent.engines.profile import BadProfile, EngineProfile
 from inference.agent.engines.upstream.adapters import MAX_REASON
@@ -82,6 +82,20 @@ async def test_the_server_gets_names_and_folders_of_digests(
         assert "secret" not in json.dumps(server.bodies)
         await engine.unload(adapter)
     assert server.loaded == {}
+
+
+async def test_an_engine_is_started_with_the_options(server: AdapterServer, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
+    given = ["--engine", "upstream", "--model", str(tmp_path), "--upstream-url", server.url]
+    given += ["--upstream-adapters", str(tmp_path), "--upstream-slots", "3"]
+    options = parser().parse_args(given)
+    engine = await start_engine(options, profile_of(options))
+    assert engine.info.max_loras == 3
+    for number in range(1, 4):
+        await engine.load(adapter_in(tmp_path, number))
+    with pytest.raises(AdapterLoadFailed, match="3 adapters are loaded"):
+        await engine.load(adapter_in(tmp_path, 4))
+    await engine.close()
 
 
 async def test_tenants_and_adapters_have_salts_of_their_own(tmp_path: Path) -> None:
