@@ -220,6 +220,24 @@ async def test_a_probe_sees_what_is_no_number(tmp_path: Path) -> None:
         assert report.base_text == report.adapter_text == "", "it has no chats"
 
 
+async def test_an_adapter_on_which_the_server_fails_is_at_fault(tmp_path: Path) -> None:
+    """Not the server, whose probe would be tried again for ever."""
+
+    class Failing(AdapterServer):
+        def scored(self, body: dict[str, Any], prompt: int, value: float) -> str:
+            if value == -2.0:
+                raise self.error(500, "Out of range float values are not JSON compliant: nan")
+            return super().scored(body, prompt, value)
+
+    async with listening(Failing()) as server, started(server, tmp_path) as engine:
+        adapter = adapter_in(tmp_path)
+        with pytest.raises(AdapterLoadFailed, match=f"failed on a prompt.*{adapter.ref.name}"):
+            await engine.probe(adapter)
+        engine._client.base_url = "http://127.0.0.1:1/v1/"
+        with pytest.raises(EngineFailed, match="can't be reached"):
+            await engine.probe(adapter)
+
+
 @pytest.mark.pure
 @pytest.mark.parametrize(
     "body",

@@ -145,7 +145,7 @@ class UpstreamEngine:
         as a chat."""
         loaded = await self.load(adapter)
         base = [await self._scored(prompt, None) for prompt in PROBE_PROMPTS]
-        adapted = [await self._scored(prompt, adapter) for prompt in PROBE_PROMPTS]
+        adapted = [await self._adapted(prompt, adapter) for prompt in PROBE_PROMPTS]
         pairs = list(zip(base, adapted, strict=True))
         compared = [largest_difference(one.values, other.values) for one, other in pairs]
         finite = all_finite(compared)
@@ -162,11 +162,26 @@ class UpstreamEngine:
                 EngineProbedPrompt(
                     ids,
                     (await self._scored(ids, None)).values,
-                    (await self._scored(ids, adapter)).values,
+                    (await self._adapted(ids, adapter)).values,
                 )
                 for ids in rows
             ],
         )
+
+    async def _adapted(self, prompt: str | list[int], adapter: LocalAdapter) -> ScoredPrompt:
+        """With the adapter, once the server has answered without it.
+
+        Raises:
+            AdapterLoadFailed: it fails, as vLLM does where a log-probability is not a number.
+        """
+        try:
+            return await self._scored(prompt, adapter)
+        except EngineFailed as error:
+            if error.__cause__ is not None:  # the connection broke
+                raise
+            raise AdapterLoadFailed(
+                f"The server failed on a prompt with the adapter {adapter.ref.name}."
+            ) from error
 
     async def _scored(self, prompt: str | list[int], adapter: LocalAdapter | None) -> ScoredPrompt:
         """The log-probabilities of a prompt's tokens."""
