@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import httpx
@@ -454,6 +454,22 @@ def _add_upstream(add: Callable[..., Any]) -> None:
             "and only of tenants who allow that their prompts leave it"
         ),
     )
+    add(
+        "--upstream-adapters",
+        default=_default("LORIKEET_UPSTREAM_ADAPTERS", ""),
+        metavar="FOLDER",
+        help=(
+            "serve adapters by a server that loads them while it runs (vLLM, SGLang); FOLDER is "
+            "where it finds the files of --cache-dir (LORIKEET_UPSTREAM_ADAPTERS)"
+        ),
+    )
+    add(
+        "--upstream-slots",
+        type=int,
+        default=_default("LORIKEET_UPSTREAM_SLOTS", "0"),
+        metavar="N",
+        help="how many adapters it may have loaded at once (LORIKEET_UPSTREAM_SLOTS)",
+    )
 
 
 def _add_synthetic(add: Callable[..., Any]) -> None:
@@ -481,14 +497,32 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
     given |= settings_of(options, given["speculative_config"])
     if options.overflow and options.engine != "upstream":
         raise BadProfile("overflow needs --engine upstream: it is for servers of others")
+    if options.overflow and options.upstream_adapters:
+        raise BadProfile("overflow serves no adapters: leave --upstream-adapters out")
     if options.engine == "upstream":
         if not options.upstream_url.startswith(("http://", "https://")):
             raise BadProfile(
                 f"upstream_url is {options.upstream_url!r}: it must be an address such as "
                 "http://127.0.0.1:8000/v1"
             )
+        _check_adapters(options.upstream_adapters, options.upstream_slots)
+        if slots := options.upstream_slots:
+            given |= {"max_loras": slots, "max_cpu_loras": slots}
         return EngineProfile.on_gpu(options.model, **given)  # nothing of it is this machine's
     return EngineProfile.here(options.model, **given)
+
+
+def _check_adapters(folder: str, slots: int) -> None:
+    """Of an upstream engine: both or neither.
+
+    Raises:
+        BadProfile: a value is not allowed.
+    """
+    if folder and not folder.startswith("/"):
+        raise BadProfile(f"upstream_adapters is {folder!r}: it must be a folder's whole path")
+    if bool(folder) != bool(slots) or slots < 0:
+        least = "at least 1 with" if folder else "0 without"
+        raise BadProfile(f"upstream_slots is {slots}: it must be {least} --upstream-adapters")
 
 
 async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> Engine:
@@ -506,6 +540,7 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
             model=options.upstream_model,
             dialect=options.upstream_dialect,
             overflow=options.overflow,
+            adapters=PurePosixPath(folder) if (folder := options.upstream_adapters) else None,
         )
     from inference.agent.engines.vllm.engine import VLLMEngine
 

@@ -134,6 +134,7 @@ class Job:
             cached_tokens=self.meter.cached_tokens,
             completion_tokens=self.meter.completion_tokens,
             reasoning_tokens=self.meter.reasoning_tokens,
+            is_estimated=self.meter.is_estimated,
             queue_s=before.queue_s + admitted - self.received_at,
             load_s=before.load_s + submitted - admitted,
             ttft_s=ttft_s,

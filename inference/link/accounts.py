@@ -19,6 +19,8 @@ class Usage(Value, frozen=True):
     load_s: float = 0.0
     ttft_s: float | None = None
     total_s: float = 0.0
+    is_estimated: bool = False
+    """Whether the tokens are an estimate: the engine's server did not say what it used."""
 
 
 class Dispatch(Value, frozen=True):

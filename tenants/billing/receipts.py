@@ -51,6 +51,8 @@ KEY_ID_DIGITS = 16
 HEX_KEY = re.compile(r"[0-9A-Fa-f]{64}")
 OF_THE_VERSION = frozenset({"adapter_version", "adapter_digest"})
 """Known only as long as the adapter's version exists; the event itself keeps its adapter's name."""
+OF_OLDER: dict[str, Any] = {"is_estimated": False}
+"""Fields that the first receipts did not have, with what those meant."""
 
 
 class InvalidReceipt(ValueError):
@@ -232,6 +234,7 @@ def describe(event: UsageEvent) -> dict[str, Any]:
         "cached_tokens": event.cached_tokens,
         "completion_tokens": event.completion_tokens,
         "reasoning_tokens": event.reasoning_tokens,
+        "is_estimated": event.is_estimated,
         "prompt_price": event.prompt_price,
         "cached_prompt_price": event.cached_prompt_price,
         "output_price": event.output_price,
@@ -255,7 +258,7 @@ def _microseconds(seconds: float) -> int:
 
 def differences(receipt: Mapping[str, Any], event: UsageEvent) -> list[str]:
     """The fields in which a receipt differs from the ledger."""
-    told = describe(event)
+    told, receipt = describe(event), {**OF_OLDER, **receipt}
     if _version(event) is None:
         told |= {name: receipt.get(name) for name in OF_THE_VERSION}
     return sorted(

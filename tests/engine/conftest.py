@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 import pytest
 import pytest_asyncio
@@ -11,7 +12,9 @@ import pytest_asyncio
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.synthetic.engine import SyntheticEngine
+from inference.agent.engines.upstream.engine import UpstreamEngine
 from inference.agent.engines.vllm import environment  # noqa: F401  sets variables before torch is imported
+from tests.engine.adapter_servers import AdapterServer, listening
 from tests.engine.factory import MAX_MODEL_LEN, AdapterFactory, make_base
 
 SLOTS, MAX_LOADED = 4, 6
@@ -60,6 +63,17 @@ async def synthetic(profile: EngineProfile) -> AsyncIterator[Engine]:
     engine = SyntheticEngine.of(profile)
     yield engine
     await engine.close()
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def upstream(profile: EngineProfile, factory: AdapterFactory) -> AsyncIterator[Engine]:
+    """An engine whose server loads adapters, as vLLM's does."""
+    async with listening(AdapterServer()) as server:
+        slots = replace(profile, max_loras=MAX_LOADED)
+        folder = PurePosixPath(factory.folder)
+        engine = await UpstreamEngine.start(slots, server.url, "", adapters=folder)
+        yield engine
+        await engine.close()
 
 
 @pytest.fixture(scope="package", params=["synthetic", pytest.param("vllm", marks=pytest.mark.vllm)])

@@ -35,6 +35,14 @@ class Answer:
         return "".join(output.text for output in self.outputs)
 
     @property
+    def said(self) -> str:
+        """The text of a request for one choice that is not streamed, however it came."""
+        if not any(output.response for output in self.outputs):
+            return self.text
+        choice = self.response["choices"][0]
+        return str(choice["message"]["content"] if "message" in choice else choice["text"])
+
+    @property
     def tokens(self) -> int:
         return sum(output.tokens for output in self.outputs)
 

@@ -1,4 +1,5 @@
-"""The contract of all engines; each test runs on the synthetic engine and on vLLM."""
+"""The contract of all engines; each test runs on the synthetic engine and on vLLM, and what is
+promised of adapters on an upstream engine too."""
 
 from __future__ import annotations
 
@@ -36,6 +37,10 @@ from tests.engine.driving import (
 from tests.engine.factory import MAX_MODEL_LEN, TARGETS, AdapterFactory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+UPSTREAM_TOO = pytest.mark.parametrize(
+    "engine", ["synthetic", pytest.param("vllm", marks=pytest.mark.vllm), "upstream"], indirect=True
+)
 
 LONG = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 12}]
 
@@ -343,16 +348,19 @@ async def test_a_client_cannot_choose_its_salt(engine: Engine) -> None:
     assert thief.meter.cached_tokens == 0
 
 
+@UPSTREAM_TOO
 async def test_the_cache_is_the_adapters_own(engine: Engine, loaded: LocalAdapter) -> None:
     await ask(engine, salt="yellow", messages=LONG)
     adapted = await ask(engine, salt="yellow", messages=LONG, adapter=loaded)
     assert adapted.meter.cached_tokens == 0
 
 
+@UPSTREAM_TOO
 async def test_an_adapter_changes_the_answer(engine: Engine, loaded: LocalAdapter) -> None:
-    assert (await ask(engine, adapter=loaded)).text != (await ask(engine)).text
+    assert (await ask(engine, adapter=loaded)).said != (await ask(engine)).said
 
 
+@UPSTREAM_TOO
 async def test_an_adapter_can_be_loaded_and_unloaded_repeatedly(
     engine: Engine, adapter: LocalAdapter
 ) -> None:
@@ -365,10 +373,11 @@ async def test_an_adapter_can_be_loaded_and_unloaded_repeatedly(
     with pytest.raises(AdapterLoadFailed):
         await ask(engine, adapter=adapter)
     await engine.load(adapter)
-    assert (await ask(engine, adapter=adapter)).text == answer.text
+    assert (await ask(engine, adapter=adapter)).said == answer.said
     await engine.unload(adapter)
 
 
+@UPSTREAM_TOO
 async def test_an_adapter_without_files_fails_alone(
     engine: Engine, adapter: LocalAdapter, tmp_path: Path
 ) -> None:
@@ -381,6 +390,7 @@ async def test_an_adapter_without_files_fails_alone(
     assert engine.alive
 
 
+@UPSTREAM_TOO
 async def test_no_more_adapters_are_loaded_than_the_maximum(
     engine: Engine, factory: AdapterFactory
 ) -> None:
@@ -389,12 +399,13 @@ async def test_no_more_adapters_are_loaded_than_the_maximum(
         await engine.load(adapter)
     with pytest.raises(AdapterLoadFailed, match="can load no more"):
         await engine.load(adapters[MAX_LOADED])
-    texts = {(await ask(engine, adapter=adapter)).text for adapter in adapters[:MAX_LOADED]}
+    texts = {(await ask(engine, adapter=adapter)).said for adapter in adapters[:MAX_LOADED]}
     assert len(texts) == MAX_LOADED, "each loaded adapter answers as itself"
     for adapter in adapters:
         await engine.unload(adapter)
 
 
+@UPSTREAM_TOO
 async def test_a_probe_sees_a_working_adapter(engine: Engine, adapter: LocalAdapter) -> None:
     report = await engine.probe(adapter)
     assert report.finite

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from inference.errors import (
 from inference.link.wire import Resume
 from inference.operations.registry import OPERATIONS
 from tests.engine.driving import Answer, ask, cut_after, run, work_of, written
+from tests.inference.rig import chat, rig
 
 CARD = {"id": "upstream/model", "object": "model", "owned_by": "vllm", "max_model_len": 512}
 END = "data: [DONE]\n\n"
@@ -361,6 +363,30 @@ async def test_what_was_used_is_estimated_if_the_server_does_not_say(server: Ser
     told = await said(server)
     assert told.meter.completion_tokens == told.tokens == 2
     assert told.meter.prompt_tokens == len(json.dumps(server.bodies[0], separators=(",", ":"))) // 4
+    assert told.meter.is_estimated
+
+
+async def test_an_estimate_is_journaled_as_one(server: Server, tmp_path: Path) -> None:
+    server.answer = SAID.partition('data: {"choices": []')[0] + END
+    async with started(server) as engine, rig(tmp_path, engine=engine) as made:
+        async with made.gateway.client() as client:
+            for _ in range(2):
+                answer = await client.post("/v1/chat/completions", json=chat("shown"))
+                assert answer.is_success
+                server.answer = SAID
+        entries = await made.gateway.ledger.settled(2)
+    assert [one.usage.is_estimated for one in entries] == [True, False]
+
+
+async def test_what_the_server_says_is_no_estimate(server: Server) -> None:
+    answer = await said(server)
+    assert not answer.meter.is_estimated
+    async with started(server) as engine:
+        server.status, server.answer = 400, "{}"
+        refused = work_of()
+        with pytest.raises(InvalidRequest):
+            await run(engine, refused)
+        assert refused.meter == Meter(), "nothing was used"
 
 
 async def test_who_leaves_ends_the_request_there(server: Server) -> None:
@@ -369,6 +395,7 @@ async def test_who_leaves_ends_the_request_there(server: Server) -> None:
         answer = await cut_after(engine, work_of(stream=True), 2)
         await server.left.wait()
         assert answer.meter.completion_tokens == 2 and answer.meter.prompt_tokens > 0
+        assert answer.meter.is_estimated
         assert engine.stats().running == 0
 
 
@@ -445,7 +472,8 @@ async def test_it_says_what_it_serves(server: Server) -> None:
         assert any("prefix cache between tenants" in one for one in engine.info.degraded)
     async with started(server, dialect="vLLM") as engine:
         assert engine.info.max_model_len == 8192 and engine.info.engine_version == "vLLM"
-        assert len(engine.info.degraded) == 1
+        assert not any("prefix cache" in one for one in engine.info.degraded)
+        assert "It serves no adapters." in engine.info.degraded
 
 
 @pytest.mark.parametrize("overflow", [False, True])
@@ -465,6 +493,9 @@ def test_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
         profile_of(parser().parse_args([*given, "--upstream-url", "here:1"]))
     with pytest.raises(BadProfile, match="overflow needs --engine upstream"):
         profile_of(parser().parse_args(["--model", "org/m", "--overflow"]))
+    with pytest.raises(BadProfile, match="overflow serves no adapters"):
+        both = ["--overflow", "--upstream-adapters", "/srv/adapters"]
+        profile_of(parser().parse_args(["--engine", "upstream", "--model", "org/m", *both]))
 
 
 @pytest.mark.pure

@@ -886,6 +886,14 @@ def test_charges_add_up_to_the_cost(tenant: Tenant, key: ApiKey, admin: Client) 
     assert [one.cost for one in charges] == ["$0.0000117", "$0.000003375", "$0.0000402"]
 
 
+def test_the_page_says_which_tokens_are_an_estimate(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    for guessed in (True, False):
+        text = admin.get(at(tenant, spend(key, ago(), is_estimated=guessed).id)).content.decode()
+        assert ("(estimated)" in text) is ("they are an estimate" in text) is guessed
+
+
 def test_the_drawer_is_the_page_without_its_shell(
     tenant: Tenant, key: ApiKey, admin: Client
 ) -> None:

@@ -53,6 +53,8 @@ class Meter:
     cached_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    is_estimated: bool = False
+    """Whether these are estimates."""
 
 
 @dataclass(slots=True)

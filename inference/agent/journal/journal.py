@@ -212,13 +212,15 @@ class Journal:
     def progressed(self, figures: Iterable[tuple[AttemptKey, UsageCounts]]) -> None:
         """What attempts used so far; those that aren't open are ignored."""
         known = self._state.open
-        rows = [
-            (opened.handle, *_figures_of(counts))
+        moved = [
+            (opened.handle, counts)
             for attempt, counts in figures
             if (opened := known.get(attempt)) is not None
         ]
-        if rows:
-            self._gather(Progressed(rows))
+        if moved:
+            rows = [(handle, *_figures_of(counts)) for handle, counts in moved]
+            estimated = [handle for handle, counts in moved if counts.is_estimated]
+            self._gather(Progressed(rows, estimated))
 
     def closed(self, attempt: AttemptKey, usage: Usage, finish_reason: str) -> LedgerEntry | None:
         """The attempt ended with these final figures. Returns its ledger entry; None if it isn't

@@ -52,7 +52,10 @@ class Opened(_Record, tag="opened", frozen=True):
 
 
 class Progressed(_Record, tag="progressed", frozen=True):
+    """`estimated` are the handles of those whose figures are estimates."""
+
     figures: list[_Row]
+    estimated: list[int] = []
 
 
 class Closed(_Record, tag="closed", frozen=True):
@@ -103,6 +106,8 @@ class JournalState:
         self.journaled = Totals()
         self.open: dict[AttemptKey, Opened] = {}
         self.figures: dict[int, _Row] = {}
+        self.estimated: set[int] = set()
+        """Handles whose figures are estimates."""
         self.closed: dict[AttemptKey, LedgerEntry] = {}
 
     def apply(self, record: AnyRecord) -> None:
@@ -110,9 +115,11 @@ class JournalState:
         match record:
             case Opened():
                 self.open[record.id, record.attempt] = record
-            case Progressed(figures):
+            case Progressed(figures, estimated):
                 for row in figures:
                     self.figures[row[0]] = row
+                    self.estimated.discard(row[0])
+                self.estimated.update(estimated)
             case Closed(entry):
                 self._close(entry)
             case Acknowledged(attempts):
@@ -125,6 +132,7 @@ class JournalState:
         attempt = entry.id, entry.attempt
         if opened := self.open.pop(attempt, None):  # absent when a snapshot is read
             self.figures.pop(opened.handle, None)
+            self.estimated.discard(opened.handle)
         self.closed[attempt] = entry
         self.journaled = self.journaled.plus(entry.usage)
 
@@ -133,15 +141,19 @@ class JournalState:
         state don't change them."""
         begun = BegunRecord(self.id, self.billed, VERSION)
         closed, opened = list(self.closed.values()), list(self.open.values())
-        progressed = Progressed(list(self.figures.values()))
+        progressed = Progressed(list(self.figures.values()), list(self.estimated))
         return itertools.chain([begun], map(Closed, closed), opened, [progressed])
 
     def lose(self) -> None:
         """Close all open attempts as lost with their engine."""
         for opened in list(self.open.values()):
-            _, *tokens = self.figures.get(opened.handle, (opened.handle, *opened.inherited))
-            self._close(entry_of(opened, Usage(*tokens), EngineLost.code))
+            row = self.figures.get(opened.handle, (opened.handle, *opened.inherited))
+            _, prompt, cached, completion, reasoning = row
+            guessed = opened.handle in self.estimated
+            usage = Usage(prompt, cached, completion, reasoning, is_estimated=guessed)
+            self._close(entry_of(opened, usage, EngineLost.code))
         self.figures.clear()  # those left belong to attempts whose `Opened` was damaged
+        self.estimated.clear()
 
 
 def entry_of(opened: Opened, usage: Usage, finish_reason: str) -> LedgerEntry:

@@ -147,6 +147,11 @@ class RequestSerializer(serializers.Serializer[ListEntry]):
     prompt_tokens = serializers.IntegerField(source="billed.prompt_tokens", **OR_NULL)
     cached_tokens = serializers.IntegerField(source="billed.cached_tokens", **OR_NULL)
     output_tokens = serializers.IntegerField(source="billed.completion_tokens", **OR_NULL)
+    is_estimated = serializers.BooleanField(
+        source="billed.is_estimated",
+        help_text="Whether the tokens are an estimate: the engine's server did not say them.",
+        **OR_NULL,
+    )
     cost = serializers.SerializerMethodField()
     currency = serializers.SerializerMethodField()
     ttft_s = serializers.FloatField(source="billed.ttft_s", **OR_NULL)

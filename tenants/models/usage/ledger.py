@@ -101,6 +101,8 @@ class UsageEvent(models.Model):
     """The id of its OpenTelemetry trace, if it has one."""
     overflow = models.BooleanField(default=False, db_default=False)
     """Whether an overflow engine ran it, whose server is outside of the installation."""
+    is_estimated = models.BooleanField(default=False, db_default=False)
+    """Whether its tokens are an estimate: the engine's server did not say what it used."""
 
     objects = UsageEventQuerySet.as_manager()
 

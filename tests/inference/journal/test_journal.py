@@ -21,7 +21,14 @@ from structlog.testing import capture_logs
 from inference.agent.engines.engine import Meter
 from inference.agent.journal.files import FILE, JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.agent.journal.records import VERSION, BegunRecord, framed
+from inference.agent.journal.records import (
+    VERSION,
+    BegunRecord,
+    JournalState,
+    Opened,
+    Progressed,
+    framed,
+)
 from inference.link.accounts import Totals, Usage
 from tests.inference.journals import (
     OPS,
@@ -31,6 +38,7 @@ from tests.inference.journals import (
     Model,
     Op,
     SlowDisk,
+    account,
     act,
     attempt,
     copied,
@@ -158,6 +166,31 @@ def test_requests_that_were_open_are_closed_with_their_last_progress(folder: Pat
     with capture_logs() as lines, closing(Journal.open(folder)) as journal:
         assert journal.unacknowledged() == lost
     assert not lines, "they are lost once"
+
+
+def test_a_lost_request_is_billed_as_an_estimate_if_its_last_figures_were(folder: Path) -> None:
+    with closing(Journal.open(folder)) as journal:
+        for id in "abc":
+            open_(journal, id)
+        guessed, exact = Meter(5, 0, 1, is_estimated=True), Meter(5, 0, 1)
+        journal.progressed([(attempt(id), guessed) for id in "abc"])
+        journal.progressed([(attempt("b"), exact)])
+        journal.closed(attempt("c"), Usage(5, 0, 1, is_estimated=True), "stop")
+    with closing(Journal.open(folder)) as journal:
+        marks = {one.id: one.usage.is_estimated for one in journal.unacknowledged()}
+        assert marks == {"a": True, "b": False, "c": True}
+
+
+def test_a_snapshot_keeps_which_figures_are_estimates() -> None:
+    state, copied_state = JournalState(), JournalState()
+    for handle, id in enumerate("ab"):
+        state.apply(Opened(handle, id, account(id), "m"))
+    state.apply(Progressed([(0, 5, 0, 1, 0), (1, 5, 0, 1, 0)], [0]))
+    for record in state.snapshot():
+        copied_state.apply(record)
+    copied_state.lose()
+    marks = [one.usage.is_estimated for one in copied_state.closed.values()]
+    assert marks == [True, False]
 
 
 class Restarts(RuleBasedStateMachine):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from tests.stack.running import ROOT, free_ports
 
 LLAMA_CPP = ROOT / ".venv-clients" / "llama-cpp" / "bin" / "python"
 CONTEXT = "2048"
+SLOTS = 2
+"""Adapters that `vllm_serve_adapters` has loaded at once."""
 
 
 @contextmanager
-def vllm_serve(scratch: Path) -> Iterator[str]:
+def vllm_serve(scratch: Path, *more: str, **environment: str) -> Iterator[str]:
     """The tiny demo on plain vLLM; yields its address with /v1."""
     options = (
         "--served-model-name", "theirs", "--dtype", "float32", "--enforce-eager", "--block-size",
@@ -27,7 +30,15 @@ def vllm_serve(scratch: Path) -> Iterator[str]:
         "--enable-auto-tool-choice", "--tool-call-parser", TOOL_PARSER,
     )  # fmt: skip
     command = [sys.executable, "-m", "tests.labs.endpoint.plain_vllm", "serve", str(BASE), *options]
-    with _running(command, scratch / "vllm.log") as url:
+    with _running([*command, *more], scratch / "vllm.log", environment) as url:
+        yield url
+
+
+@contextmanager
+def vllm_serve_adapters(scratch: Path) -> Iterator[str]:
+    """The same, which loads up to SLOTS adapters."""
+    options = ("--enable-lora", "--max-loras", str(SLOTS), "--max-cpu-loras", str(SLOTS))
+    with vllm_serve(scratch, *options, VLLM_ALLOW_RUNTIME_LORA_UPDATING="1") as url:
         yield url
 
 
@@ -42,11 +53,14 @@ def llama_cpp(scratch: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _running(command: Sequence[str], log: Path) -> Iterator[str]:
+def _running(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
     port = free_ports(1)
     command = [*command, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+        env = {**os.environ, **(environment or {})}
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=out)
     url = f"http://127.0.0.1:{port}/v1"
     try:
         wait(f"{url}/models", process, log)

@@ -17,8 +17,9 @@ from structlog.testing import capture_logs
 
 from inference.interfaces.directory import TokenPrice as Prices
 from inference.link.accounts import Account, LedgerEntry, Usage
+from tenants.billing.insertion import insert
 from tenants.billing.ledger import BATCH, connect
-from tenants.billing.lines import Connection, StatementLine
+from tenants.billing.lines import Connection, StatementLine, as_json
 from tenants.billing.statements import write
 from tenants.models import EngineJournal, UsageEvent, UsageRollup
 from tenants.models.usage.sums import FIGURES
@@ -151,6 +152,24 @@ async def test_an_event_says_whether_an_overflow_engine_ran_it(
     again = msgspec.structs.replace(acme.entry("b", overflow=True), attempt=2)
     await write(pg, lines(again))
     assert [event.overflow for event in await events()] == [True, True]
+
+
+async def test_an_estimate_is_marked(acme: Customer, pg: Connection) -> None:
+    """By the attempt that is billed, and never in entries of engines that do not know the mark."""
+    guessed = Usage(100, 0, 7, is_estimated=True)
+    first, second = acme.entry("a", usage=guessed), acme.entry("b", usage=Usage(100, 0, 7))
+    await write(pg, lines(first, second))
+    assert [one.is_estimated for one in await events()] == [True, False]
+    higher = [
+        msgspec.structs.replace(first, attempt=2, usage=second.usage),
+        msgspec.structs.replace(second, attempt=2, usage=guessed),
+    ]
+    await write(pg, lines(*higher))
+    assert [one.is_estimated for one in await events()] == [False, True]
+    older = msgspec.to_builtins(acme.entry("c"))
+    older[3] = older[3][:8]
+    await insert(pg, as_json([["e1", "j1", older]]))
+    assert [one.is_estimated for one in await events()] == [False, True, False]
 
 
 async def test_sums_are_kept_by_hour_key_and_model(acme: Customer, pg: Connection) -> None:

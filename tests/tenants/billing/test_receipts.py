@@ -230,6 +230,7 @@ def test_a_receipt_says_all_of_the_event(event: UsageEvent) -> None:
         "cached_tokens": 40,
         "completion_tokens": 7,
         "reasoning_tokens": 2,
+        "is_estimated": False,
         "prompt_price": 150_000,
         "cached_prompt_price": 75_000,
         "output_price": 600_000,
@@ -247,6 +248,11 @@ def test_the_ledger_agrees_with_its_receipt_even_when_the_adapter_is_gone(
     assert differences(receipt, UsageEvent.objects.get()) == []
     assert differences(receipt | {"cost": "0", "more": 1}, event) == ["cost", "more"]
     assert differences(receipt | {"adapter_version": 2}, event) == ["adapter_version"]
+    older = {name: value for name, value in receipt.items() if name != "is_estimated"}
+    assert differences(older, event) == []
+    event.is_estimated = True
+    assert describe(event)["is_estimated"] is True
+    assert differences(older, event) == ["is_estimated"]
     assert event.version is not None
     make_version(event.version.adapter).adapter.retire()
     later = UsageEvent.objects.get()

@@ -73,6 +73,19 @@ WITHOUT_EFFECT: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterDialect:
+    """How a server loads adapters while it runs, by `load_lora_adapter` and
+    `unload_lora_adapter`."""
+
+    below: str
+    """Where these two are, from the server's root."""
+    field: str
+    """That of a request in which the adapter is named."""
+    flags: str
+    """What the server must have been started with."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """One kind of server."""
 
@@ -91,6 +104,8 @@ class Dialect:
     """Whether each chunk can have the usage so far (`continuous_usage_stats`)."""
     salted: bool = False
     """Whether its prefix cache can be divided by a salt (`cache_salt`)."""
+    adapters: AdapterDialect | None = None
+    """None: it has only those that it was started with, which are not served."""
 
     def body(self, operation: Operation, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of an admitted request as this server takes them, without the model.
@@ -136,6 +151,7 @@ def _wants_schema(response_format: Any) -> bool:
 VLLM = Dialect(
     "vLLM", "vllm", CHAT.accepted | COMPLETION.accepted | {"chat_template_kwargs"},
     schemas=True, running_usage=True, salted=True,
+    adapters=AdapterDialect("/v1", "model", "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
 )  # fmt: skip
 OPENAI = Dialect("OpenAI", "openai", STANDARD, limit_of_chats="max_completion_tokens", schemas=True)
 OTHER = Dialect("an OpenAI-compatible server", "", STANDARD)
@@ -143,7 +159,8 @@ DIALECTS = (
     VLLM,
     OPENAI,
     Dialect("SGLang", "sglang", STANDARD - {"suffix"} | LOCAL | {"min_tokens", "stop_token_ids"},
-            schemas=True),
+            schemas=True, adapters=AdapterDialect(
+                "", "lora_path", "--enable-lora, --max-lora-rank and --lora-target-modules")),
     Dialect("llama.cpp", "llamacpp", STANDARD - {"suffix", "reasoning_effort"} | LOCAL,
             {"repetition_penalty": "repeat_penalty"}, schemas=True),
     Dialect("llama-cpp-python", "me", STANDARD - {"n", "reasoning_effort", "parallel_tool_calls"}

@@ -3,15 +3,17 @@ cloud's endpoint.
 
 Lorikeet's tenants, limits, fair queue and ledger stand in front of it. What the server can't do is
 refused by name (`dialects`). Its answers can't move to another engine, because their tokens are not
-known, and it serves no adapters.
+known. It serves adapters if the server can load them while it runs (`adapters`).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import PurePosixPath
 from typing import Any, Self
+from uuid import uuid4
 
 import httpx
 import msgspec
@@ -23,15 +25,33 @@ from inference.agent.engines.engine import (
     UNBOUNDED_STEP,
     EngineNotStarted,
     EngineOutput,
+    EngineProbedPrompt,
     EngineProbeReport,
     EngineWork,
     LoadReport,
     LocalAdapter,
     Meter,
 )
+from inference.agent.engines.probing import (
+    PROBE_PROMPTS,
+    PROBE_TOKENS,
+    all_finite,
+    largest_difference,
+)
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.upstream.dialects import BY_NAME, Dialect, dialect_of
-from inference.agent.engines.upstream.reading import EventStream, StreamReading, error_of
+from inference.agent.engines.upstream.adapters import UpstreamAdapters, is_missing
+from inference.agent.engines.upstream.connection import beginning, client_of
+from inference.agent.engines.upstream.dialects import BY_NAME, DIALECTS, Dialect, dialect_of
+from inference.agent.engines.upstream.model import card_of, info_of, listed_models, with_adapters
+from inference.agent.engines.upstream.reading import (
+    MAX_EVENT,
+    EventStream,
+    ScoredPrompt,
+    StreamReading,
+    chat_text,
+    error_of,
+    scored_prompt,
+)
 from inference.errors import AdapterLoadFailed, EngineFailed, InvalidRequest
 from inference.link.engine_info import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
@@ -44,11 +64,6 @@ from inference.operations.responses.responses import RESPONSES
 
 log = structlog.get_logger(__name__)
 
-CONNECT_S = 5.0
-SILENCE_S = 600.0
-"""How long the server may say nothing before its answer counts as lost: it may queue requests."""
-MAX_ERROR = 64 << 10
-"""Bytes of an error's body that are read."""
 SENT_AS: Mapping[Operation, OpenAIOperation[Any]] = {
     CHAT: CHAT,
     COMPLETION: COMPLETION,
@@ -56,8 +71,6 @@ SENT_AS: Mapping[Operation, OpenAIOperation[Any]] = {
     MESSAGES: CHAT,
 }
 """The operations that are served, each with the one as which the server gets it."""
-SHOWN = 5
-"""Models that an error names."""
 
 
 class UpstreamEngine:
@@ -66,11 +79,17 @@ class UpstreamEngine:
     step_tokens = UNBOUNDED_STEP
 
     def __init__(
-        self, client: httpx.AsyncClient, info: ModelInfo, model: str, dialect: Dialect
+        self,
+        client: httpx.AsyncClient,
+        info: ModelInfo,
+        model: str,
+        dialect: Dialect,
+        adapters: UpstreamAdapters | None,
     ) -> None:
         """`model` is the server's own name of the model."""
         self.info, self.alive = info, True
         self._client, self._model, self._dialect = client, model, dialect
+        self._adapters = adapters
         self._running = 0
         self._totals = Meter()
 
@@ -83,50 +102,121 @@ class UpstreamEngine:
         *,
         model: str = "",
         dialect: str = "",
+        adapters: PurePosixPath | None = None,
         overflow: bool = False,
     ) -> Self:
         """Ask the server at `url` (with its `/v1`) for the model: the one that it calls `model`, by
-        default that of the profile's name, or its only one. With `overflow` the engine takes only
-        what others are too busy for (`ModelInfo.overflow`).
+        default that of the profile's name, or its only one. `adapters` is the folder of adapters as
+        the server sees it; None: it gets none. With `overflow` the engine takes only what others
+        are too busy for (`ModelInfo.overflow`).
 
         Raises:
-            EngineNotStarted: it does not answer, or lacks the model, or its context is not known.
+            EngineNotStarted: it does not answer, or lacks the model or what adapters need, or its
+                context is not known.
         """
-        client = httpx.AsyncClient(
-            base_url=f"{url.rstrip('/')}/",
-            headers={"Accept-Encoding": "identity"}
-            | ({"Authorization": f"Bearer {key}"} if key else {}),
-            timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
-            limits=httpx.Limits(max_connections=None),
-            trust_env=False,
-        )
+        client = client_of(url, key)
         try:
-            card = _card(await _listed(client, url), profile.name, model, url)
+            listed = await listed_models(client, url)
+            card = card_of(listed, profile.name, model, url)
             spoken = BY_NAME[dialect] if dialect else dialect_of(card)
-            info = _info(profile, card, url, spoken)
+            info, loading = info_of(profile, card, url, spoken, SENT_AS), None
+            if adapters is not None:
+                loading = _adapters(client, spoken, adapters, profile)
+                await loading.take_over(str(card["id"]), [str(one["id"]) for one in listed])
+                info = await with_adapters(info, profile)
             info = msgspec.structs.replace(info, overflow=overflow)
-            return cls(client, info, str(card["id"]), spoken)
-        except BaseException:
+            return cls(client, info, str(card["id"]), spoken, loading)
+        except BaseException as error:
             await client.aclose()
+            if isinstance(error, EngineFailed):
+                raise EngineNotStarted(f"{url}: {error.message}") from error
             raise
 
     async def load(self, adapter: LocalAdapter) -> LoadReport:
-        """None is served.
-
-        Raises:
-            AdapterLoadFailed: always.
-        """
-        raise AdapterLoadFailed(f"{self.info.name} is served by another server, without adapters.")
+        """As the contract says; none, if the server gets none."""
+        return await self._loading.load(adapter)
 
     async def unload(self, adapter: LocalAdapter) -> None:
-        """As the contract says; there is none."""
+        """As the contract says."""
+        if self._adapters is not None:
+            await self._adapters.unload(adapter)
 
     async def probe(
         self, adapter: LocalAdapter, rows: Sequence[list[int]] = ()
     ) -> EngineProbeReport:
-        """As `load`."""
-        await self.load(adapter)
-        raise AssertionError("load raises")
+        """As the contract says. The prompts are compared as plain texts, and the first one is asked
+        as a chat."""
+        loaded = await self.load(adapter)
+        base = [await self._scored(prompt, None) for prompt in PROBE_PROMPTS]
+        adapted = [await self._adapted(prompt, adapter) for prompt in PROBE_PROMPTS]
+        pairs = list(zip(base, adapted, strict=True))
+        compared = [largest_difference(one.values, other.values) for one, other in pairs]
+        finite = all_finite(compared)
+        known = finite and all(one.ids for one in base)
+        return EngineProbeReport(
+            loaded.load_s,
+            loaded.weight_bytes,
+            max(compared) if finite else math.nan,
+            finite,
+            await self._chatted(None),
+            await self._chatted(adapter),
+            prompts=[_probed(*pair) for pair in pairs] if known else [],
+            rows=[
+                EngineProbedPrompt(
+                    ids,
+                    (await self._scored(ids, None)).values,
+                    (await self._adapted(ids, adapter)).values,
+                )
+                for ids in rows
+            ],
+        )
+
+    async def _adapted(self, prompt: str | list[int], adapter: LocalAdapter) -> ScoredPrompt:
+        """With the adapter, once the server has answered without it.
+
+        Raises:
+            AdapterLoadFailed: it fails, as vLLM does where a log-probability is not a number.
+        """
+        try:
+            return await self._scored(prompt, adapter)
+        except EngineFailed as error:
+            if error.__cause__ is not None:  # the connection broke
+                raise
+            raise AdapterLoadFailed(
+                f"The server failed on a prompt with the adapter {adapter.ref.name}."
+            ) from error
+
+    async def _scored(self, prompt: str | list[int], adapter: LocalAdapter | None) -> ScoredPrompt:
+        """The log-probabilities of a prompt's tokens."""
+        asked: dict[str, Any] = {"prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 1}
+        if "return_token_ids" in self._dialect.fields:
+            asked["return_token_ids"] = True
+        return scored_prompt(await self._asked("completions", asked, adapter))
+
+    async def _chatted(self, adapter: LocalAdapter | None) -> str:
+        """The answer to the first prompt; empty if the model has no chats."""
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": PROBE_PROMPTS[0]}]}
+        asked |= {"temperature": 0, "max_tokens": PROBE_TOKENS}
+        try:
+            return chat_text(await self._asked("chat/completions", asked, adapter))
+        except InvalidRequest:
+            return ""
+
+    async def _asked(
+        self, path: str, fields: dict[str, Any], adapter: LocalAdapter | None
+    ) -> bytes:
+        """A whole answer, of which nothing is counted or cached for anybody."""
+        content = self._content(fields, adapter, uuid4().hex)
+        async with self._answer(path, content, adapter) as answer:
+            return await beginning(answer, MAX_EVENT)
+
+    @property
+    def _loading(self) -> UpstreamAdapters:
+        if self._adapters is None:
+            raise AdapterLoadFailed(
+                f"{self.info.name} is served by another server, without adapters."
+            )
+        return self._adapters
 
     async def ping(self) -> None:
         """As the contract says."""
@@ -140,11 +230,13 @@ class UpstreamEngine:
             fields = chat_of(fields, self.info.max_model_len)
         assembly = None if fields.get("stream") else Assembly(sent_as)
         reading = StreamReading(sent_as, work.meter, _choices(fields))
-        content = self._content(work, sent_as, fields)
-        del fields
+        body = self._dialect.body(sent_as, fields)
+        content = self._content(body, work.adapter, work.cache_salt)
+        del fields, body
         self._running += 1
         try:
-            async for data in self._events(sent_as.path.removeprefix("/v1/"), content):
+            path = sent_as.path.removeprefix("/v1/")
+            async for data in self._events(path, content, work.adapter):
                 chunk = reading.chunk(data)
                 chunks: tuple[bytes, ...] = ()
                 if chunk is not None and assembly is not None:
@@ -162,43 +254,69 @@ class UpstreamEngine:
             self._account(work, reading, len(content))
 
     def _content(
-        self, work: EngineWork, sent_as: OpenAIOperation[Any], fields: dict[str, Any]
+        self, body: dict[str, Any], adapter: LocalAdapter | None, salt: str | None
     ) -> bytes:
-        """The body for the server.
+        """The whole body for the server.
 
         Raises:
-            InvalidRequest: it can't do what the fields ask for.
+            AdapterLoadFailed: the adapter is not loaded.
         """
-        body = self._dialect.body(sent_as, fields) | {"model": self._model}
+        body = body | {"model": self._model}
+        if adapter is not None:
+            body |= self._loading.fields_of(adapter)
         if self._dialect.salted:
-            body["cache_salt"] = work.salt
+            body["cache_salt"] = salt
         return msgspec.json.encode(body)
 
     def _account(self, work: EngineWork, reading: StreamReading, body_bytes: int) -> None:
         if not reading.exact:
             reading.estimate_prompt(body_bytes)
+        if work.meter.is_estimated:
             log.info("upstream_usage_estimated", request_id=work.id)
         self._totals.prompt_tokens += work.meter.prompt_tokens
         self._totals.cached_tokens += work.meter.cached_tokens
         self._totals.completion_tokens += work.meter.completion_tokens
 
-    async def _events(self, path: str, content: bytes) -> AsyncGenerator[bytes, None]:
+    async def _events(
+        self, path: str, content: bytes, adapter: LocalAdapter | None
+    ) -> AsyncGenerator[bytes, None]:
         """The events of the server's answer. Leaving it closes the connection, which ends the
         request there.
 
         Raises:
             InferenceError: the server refuses the request, or fails.
         """
-        headers = {"Content-Type": "application/json"}
-        request = self._client.stream("POST", path, content=content, headers=headers)
         events = EventStream()
+        async with self._answer(path, content, adapter) as answer:
+            async for piece in answer.aiter_bytes():
+                for data in events.feed(piece):
+                    yield data
+
+    @asynccontextmanager
+    async def _answer(
+        self, path: str, content: bytes, adapter: LocalAdapter | None
+    ) -> AsyncIterator[httpx.Response]:
+        """The server's answer, its body not read yet. If the server has lost the adapter, that is
+        loaded and the request sent once more.
+
+        Raises:
+            InferenceError: as `_events`.
+        """
+        headers = {"Content-Type": "application/json"}
         try:
-            async with request as answer:
-                if answer.status_code != httpx.codes.OK:
-                    raise error_of(answer.status_code, await _beginning(answer))
-                async for piece in answer.aiter_bytes():
-                    for data in events.feed(piece):
-                        yield data
+            for again in (False, True):
+                request = self._client.stream("POST", path, content=content, headers=headers)
+                async with request as answer:
+                    if answer.status_code == httpx.codes.OK:
+                        yield answer
+                        return
+                    refusal = await beginning(answer)
+                if adapter is None or not is_missing(adapter, refusal):
+                    raise error_of(answer.status_code, refusal)
+                if again:
+                    raise AdapterLoadFailed(f"The adapter {adapter.ref.name} is not loaded.")
+                log.warning("upstream_adapter_lost", adapter=adapter.ref.name)
+                await self._loading.reload(adapter)
         except httpx.ConnectError as error:  # no request can reach it: the agent starts anew
             self.alive = False
             raise EngineFailed("The upstream can't be reached.") from error
@@ -225,71 +343,19 @@ class UpstreamEngine:
         await self._client.aclose()
 
 
-async def _listed(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
-    """The models that the server lists."""
-    try:
-        answer = await client.get("models", timeout=CONNECT_S)
-    except httpx.HTTPError as error:
-        reason = str(error) or type(error).__name__
-        raise EngineNotStarted(f"{url}/models does not answer: {reason}") from error
-    if answer.status_code in (401, 403):
+def _adapters(
+    client: httpx.AsyncClient, dialect: Dialect, folder: PurePosixPath, profile: EngineProfile
+) -> UpstreamAdapters:
+    if dialect.adapters is None:
+        able = " and ".join(one.name for one in DIALECTS if one.adapters)
         raise EngineNotStarted(
-            f"{url}/models answers {answer.status_code}: LORIKEET_UPSTREAM_KEY is missing or wrong"
+            f"{dialect.name} loads no adapters while it runs: --upstream-adapters is for {able}"
         )
-    with suppress(ValueError, TypeError, KeyError):
-        if answer.is_success and isinstance(listed := answer.json()["data"], list):
-            return [one for one in listed if isinstance(one, dict) and "id" in one]
-    raise EngineNotStarted(
-        f"{url}/models answers {answer.status_code}, not with a list of models: the address must "
-        "include /v1"
-    )
+    return UpstreamAdapters(client, dialect.adapters, folder, profile.loaded_adapters)
 
 
-def _card(listed: list[dict[str, Any]], name: str, model: str, url: str) -> dict[str, Any]:
-    found = next((one for one in listed if one["id"] == (model or name)), None)
-    if found is None and not model and len(listed) == 1:
-        return listed[0]
-    if found is None:
-        there = ", ".join(str(one["id"]) for one in listed[:SHOWN]) or "none"
-        raise EngineNotStarted(
-            f"{url} has no model {model or name!r}: set --upstream-model to one of its own: {there}"
-        )
-    return found
-
-
-def _info(profile: EngineProfile, card: dict[str, Any], url: str, dialect: Dialect) -> ModelInfo:
-    length = profile.max_model_len or _length(card)
-    if length is None:
-        raise EngineNotStarted(
-            f"{url} does not say how long the context of {card['id']} is: set --max-model-len"
-        )
-    lacks = [f"{profile.name} is served by {dialect.name}: its answers don't move, and it has no "
-             "adapters."]  # fmt: skip
-    if not dialect.salted:
-        lacks.append(f"{dialect.name} may share its prefix cache between tenants.")
-    return ModelInfo(
-        name=profile.name,
-        max_model_len=length,
-        max_loras=0,
-        max_lora_rank=0,
-        kv_tokens=length * profile.running,
-        modules={},
-        engine="upstream",
-        revision=hashlib.sha256(f"{url}\n{card['id']}\n{dialect.name}".encode()).hexdigest(),
-        engine_version=dialect.name,
-        operations=[one.name for one in SENT_AS],
-        parsers={"tool": dialect.name} if "tools" in dialect.fields else {},
-        structured_outputs=dialect.schemas,
-        resumes=False,
-        degraded=lacks,
-    )
-
-
-def _length(card: dict[str, Any]) -> int | None:
-    """The model's context in tokens: vLLM's and SGLang's field, or llama.cpp's."""
-    meta = card.get("meta")
-    told = card.get("max_model_len") or (meta.get("n_ctx_train") if isinstance(meta, dict) else 0)
-    return told if isinstance(told, int) and 0 < told < 1 << 31 else None
+def _probed(base: ScoredPrompt, adapted: ScoredPrompt) -> EngineProbedPrompt:
+    return EngineProbedPrompt(base.ids, base.values, adapted.values)
 
 
 def _sent_as(work: EngineWork) -> OpenAIOperation[Any]:
@@ -298,8 +364,6 @@ def _sent_as(work: EngineWork) -> OpenAIOperation[Any]:
     Raises:
         InferenceError: it can't.
     """
-    if work.adapter is not None:
-        raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
     if work.resume is not None:
         raise EngineFailed("An answer that another engine began can't be continued upstream.")
     if (sent_as := SENT_AS.get(work.operation)) is None:
@@ -313,12 +377,3 @@ def _choices(fields: dict[str, Any]) -> int:
     prompts = prompt if isinstance(prompt, list) else []
     several = len(prompts) if prompts and not isinstance(prompts[0], int) else 1
     return int(fields.get("n") or 1) * several
-
-
-async def _beginning(answer: httpx.Response) -> bytes:
-    body = b""
-    async for piece in answer.aiter_bytes():
-        body += piece
-        if len(body) > MAX_ERROR:
-            break
-    return body[:MAX_ERROR]

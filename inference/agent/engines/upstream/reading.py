@@ -6,6 +6,7 @@ complete, small or of the right type.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -166,6 +167,7 @@ class StreamReading:
         """Count the prompt of an answer that ended before the server said what it used."""
         if not self._meter.prompt_tokens and self._begun:
             self._meter.prompt_tokens = max(1, body_bytes // CHARS_PER_TOKEN)
+            self._meter.is_estimated = True
 
     def _choice(self, one: _Choice) -> dict[str, Any]:
         if not 0 <= one.index < self._max_choices:
@@ -188,7 +190,7 @@ class StreamReading:
     def _count(self, read: _Chunk) -> None:
         meter, usage = self._meter, read.usage
         if usage is not None:
-            self.exact = True
+            self.exact, meter.is_estimated = True, False
             meter.prompt_tokens = max(meter.prompt_tokens, usage.prompt_tokens)
             meter.completion_tokens = max(meter.completion_tokens, usage.completion_tokens or 0)
             if (of_prompt := usage.prompt_tokens_details) is not None:
@@ -199,6 +201,7 @@ class StreamReading:
                 meter.reasoning_tokens = max(meter.reasoning_tokens, reasoning)
         elif not self.exact:
             meter.completion_tokens += sum(map(_says_something, read.choices))
+            meter.is_estimated = meter.completion_tokens > 0
 
 
 def _says_something(choice: _Choice) -> bool:
@@ -215,6 +218,64 @@ class _ErrorBody(msgspec.Struct):
     type: str | None = None
 
 
+class _ScoredLogprobs(msgspec.Struct):
+    token_logprobs: list[float | None]
+
+
+class _ScoredChoice(msgspec.Struct):
+    logprobs: _ScoredLogprobs
+    prompt_token_ids: list[int] | None = None
+
+
+class _ScoredCompletion(msgspec.Struct):
+    choices: list[_ScoredChoice]
+    usage: _Usage
+
+
+class ScoredPrompt(msgspec.Struct, frozen=True):
+    """The log-probability of each of a prompt's tokens but the first, NaN where it is not a number,
+    and the ids of all, empty if the server does not say them."""
+
+    values: list[float]
+    ids: list[int]
+
+
+def scored_prompt(body: bytes) -> ScoredPrompt:
+    """Reads the completion of a prompt that was asked for with `echo` and `logprobs`.
+
+    Raises:
+        EngineFailed: it is none.
+    """
+    try:
+        read = msgspec.json.decode(body, type=_ScoredCompletion)
+        (choice,) = read.choices
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise EngineFailed(f"The upstream's answer has no log-probabilities: {error}.") from None
+    length = read.usage.prompt_tokens
+    found = choice.logprobs.token_logprobs[1:length]
+    if len(found) != length - 1:
+        raise EngineFailed("The upstream's answer lacks log-probabilities of its prompt.")
+    values = [math.nan if one is None else one for one in found]
+    return ScoredPrompt(values, choice.prompt_token_ids or [])
+
+
+class _ChatChoice(msgspec.Struct):
+    message: _Said
+
+
+class _WholeChat(msgspec.Struct):
+    choices: list[_ChatChoice]
+
+
+def chat_text(body: bytes) -> str:
+    """The text of a chat's answer that was not streamed; empty if it has none."""
+    try:
+        read = msgspec.json.decode(body, type=_WholeChat)
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+    return "".join(one.message.content or "" for one in read.choices)
+
+
 def error_of(status: int, body: bytes) -> InferenceError:
     """What a server refuses or fails with, as one of ours. What is wrong between it and this
     process, such as its key, is not the client's business."""
@@ -226,6 +287,17 @@ def error_of(status: int, body: bytes) -> InferenceError:
     if said.code == "context_length_exceeded" or TOO_LONG.search(said.message):
         return ContextLengthExceeded(said.message or None)
     return InvalidRequest(said.message or None, param=said.param)
+
+
+def message_in(body: bytes) -> str:
+    """The message of a refusal, in OpenAI's form or in SGLang's; else the body as it is."""
+    try:
+        whole = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):
+        whole = {}
+    own = whole.get("error_message")
+    found = own if isinstance(own, str) else _said(body).message
+    return found or body.decode(errors="replace")
 
 
 def _said(body: bytes) -> _ErrorBody:

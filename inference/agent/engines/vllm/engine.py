@@ -44,6 +44,12 @@ from inference.agent.engines.engine import (
     LocalAdapter,
     Meter,
 )
+from inference.agent.engines.probing import (
+    PROBE_PROMPTS,
+    PROBE_TOKENS,
+    all_finite,
+    largest_difference,
+)
 from inference.agent.engines.profile import POOLING, BadProfile, EngineProfile
 from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
 from inference.agent.engines.vllm.causes import cause_of
@@ -79,17 +85,6 @@ from inference.process import gc_tuning
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
-
-PROBE_PROMPTS = (
-    "Please answer briefly. Who are you, what can you do, and what is the capital of France? "
-    "Then count from one to five and end with a polite greeting.",
-    'Return this record as JSON: {"name": "Anna", "items": ["tea", "rice"], "total": 12.5}',
-    "def mean(numbers):\n    return sum(numbers) / len(numbers)\n\nWhat does this function do? "
-    "Was ist das Ergebnis für 1, 2 und 6?",
-)
-PROBE_TOKENS = 16
-"""Tokens that a probe generates of the first prompt, to show in its report: a few steps on any
-machine."""
 
 STEPS_AHEAD = 2
 """Steps' worth of prompts that an engine without a KV cache can hold."""
@@ -224,7 +219,7 @@ class VLLMEngine:
             self._probed_base = await self._probe_runs(None)
         base, adapted = self._probed_base, await self._probe_runs(lora)
         prompts = list(map(EngineProbedPrompt, self._probe_ids(), base.values, adapted.values))
-        compared = [_compare(one.base, one.adapted) for one in prompts]
+        compared = [largest_difference(one.base, one.adapted) for one in prompts]
         finite = all(math.isfinite(one) for one in compared)
         return EngineProbeReport(
             loaded.load_s,
@@ -374,7 +369,7 @@ class VLLMEngine:
         answer = final.outputs[0]
         found = [*(final.prompt_logprobs or []), *(answer.logprobs or [])]
         values = [_chosen(entry) for entry in found if entry]
-        return answer.text, values[: len(ids) - 1] if _finite(values) else [math.nan]
+        return answer.text, values[: len(ids) - 1] if all_finite(values) else [math.nan]
 
     def _probe_ids(self) -> Iterator[list[int]]:
         """The fixed prompts in the form of tenants' prompts: as chats, if the model has chats."""
@@ -522,14 +517,3 @@ def _kv_tokens(config: VllmConfig) -> int:
 def _chosen(entry: dict[int, Any]) -> float:
     """The log-probability of the actual token, which vLLM puts first."""
     return float(next(iter(entry.values())).logprob)
-
-
-def _finite(values: list[float]) -> bool:
-    return all(map(math.isfinite, values))
-
-
-def _compare(base: list[float], adapted: list[float]) -> float:
-    """The largest difference; NaN unless everything was finite."""
-    if not (_finite(base) and _finite(adapted)):
-        return math.nan
-    return max((abs(a - b) for a, b in zip(base, adapted, strict=True)), default=0.0)

@@ -16,7 +16,8 @@ from vllm.platforms import current_platform
 from inference.agent.engines import memory
 from inference.agent.engines.memory import DoesNotFit, MemoryPlan, ModelMemory
 from inference.agent.engines.profile import BadProfile, EngineProfile
-from inference.agent.engines.vllm.start import engine_args, linear_shapes, on_meta
+from inference.agent.engines.shapes import linear_shapes, on_meta
+from inference.agent.engines.vllm.start import engine_args
 
 DTYPES = ("float32", "bfloat16")
 DEFAULT_BLOCK = 128
@@ -64,7 +65,7 @@ def _plan(profile: EngineProfile, config: ModelConfig) -> MemoryPlan:
 def _needed(profile: EngineProfile, config: ModelConfig) -> ModelMemory:
     bytes_each = config.dtype.itemsize
     rank, loaded = profile.max_lora_rank, profile.max_loras + profile.loaded_adapters
-    model, prefix = on_meta(config)
+    model, prefix = on_meta(config.hf_config)
     modules = linear_shapes(model, prefix).values()
     return ModelMemory(
         dtype=str(config.dtype).removeprefix("torch."),

@@ -12,9 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoModel, AutoModelForCausalLM
 from vllm.config import ModelConfig, VllmConfig
 from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -25,15 +23,12 @@ from vllm.v1.metrics.stats import SchedulerStats
 
 from inference.agent.engines.profile import BadProfile, EngineProfile
 from inference.agent.engines.revision import revision_of
+from inference.agent.engines.shapes import adaptable_shapes, on_meta
 from inference.agent.engines.vllm import patches
 from inference.agent.engines.vllm.reliances import Part
 from inference.agent.engines.vllm.worker import EXTENSION
 
 log = logging.getLogger(__name__)
-
-EMBEDDINGS = ("embed_tokens", "lm_head")
-"""vLLM could adapt these too, but their adapters resize the vocabulary or are never applied to
-prompt log-probabilities; PEFT's defaults leave them alone."""
 
 
 class LoadOptions(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
@@ -173,31 +168,7 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
     return AsyncEngineArgs(**{k: v for k, v in ours.items() if v is not None}, **profile.extra)
 
 
-def on_meta(config: ModelConfig) -> tuple[torch.nn.Module, str]:
-    """The Hugging Face model without weights, in a few milliseconds per layer, and what vLLM's
-    paths of its modules begin with: `model.` for one that generates no text."""
-    with torch.device("meta"):
-        try:
-            return AutoModelForCausalLM.from_config(config.hf_config), ""
-        except ValueError:
-            return AutoModel.from_config(config.hf_config), "model."
-
-
-def linear_shapes(model: torch.nn.Module, prefix: str) -> dict[str, tuple[int, int]]:
-    """Each linear layer of what `on_meta` returned by dotted path, as vLLM names it:
-    (out_features, in_features)."""
-    return {
-        f"{prefix}{name}": (module.out_features, module.in_features)
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear)
-    }
-
-
 def adapter_modules(config: ModelConfig, wrapped: list[str]) -> dict[str, tuple[int, int]]:
     """The modules of `wrapped` (vLLM's paths) that an adapter may target, with their shapes."""
-    shapes = linear_shapes(*on_meta(config))
-    return {
-        name: shapes[name]
-        for name in wrapped
-        if name in shapes and name.rpartition(".")[2] not in EMBEDDINGS
-    }
+    shapes = adaptable_shapes(*on_meta(config.hf_config))
+    return {name: shapes[name] for name in wrapped if name in shapes}

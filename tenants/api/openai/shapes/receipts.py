@@ -30,6 +30,7 @@ class Receipt(Shape):
     cached_tokens: int
     completion_tokens: int
     reasoning_tokens: int
+    is_estimated: bool
     prompt_price: int
     cached_prompt_price: int
     output_price: int

@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0018_comparisons_and_training_limits")]
+    dependencies = [("tenants", "0019_estimated_usage")]
 
     operations = [
         migrations.AddField(

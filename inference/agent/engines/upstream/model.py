@@ -1,0 +1,145 @@
+"""What an OpenAI-compatible server says of its models, and what is served of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import msgspec
+
+from inference.agent.engines.engine import EngineNotStarted
+from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.upstream.connection import CONNECT_S
+from inference.agent.engines.upstream.dialects import Dialect
+from inference.link.engine_info import ModelInfo
+from inference.operations.operation import Operation
+
+SHOWN = 5
+"""Models that an error names."""
+NO_ADAPTERS = "It serves no adapters."
+
+
+async def listed_models(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
+    """The models that the server lists.
+
+    Raises:
+        EngineNotStarted: it does not.
+    """
+    try:
+        answer = await client.get("models", timeout=CONNECT_S)
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise EngineNotStarted(f"{url}/models does not answer: {reason}") from error
+    if answer.status_code in (401, 403):
+        raise EngineNotStarted(
+            f"{url}/models answers {answer.status_code}: LORIKEET_UPSTREAM_KEY is missing or wrong"
+        )
+    with suppress(ValueError, TypeError, KeyError):
+        if answer.is_success and isinstance(listed := answer.json()["data"], list):
+            return [one for one in listed if isinstance(one, dict) and "id" in one]
+    raise EngineNotStarted(
+        f"{url}/models answers {answer.status_code}, not with a list of models: the address must "
+        "include /v1"
+    )
+
+
+def card_of(listed: list[dict[str, Any]], name: str, model: str, url: str) -> dict[str, Any]:
+    """The one that the server calls `model`, by default `name`, or its only one.
+
+    Raises:
+        EngineNotStarted: there is none.
+    """
+    found = next((one for one in listed if one["id"] == (model or name)), None)
+    bases = [one for one in listed if not one.get("parent")]  # an adapter has one
+    if found is None and not model and len(bases) == 1:
+        return bases[0]
+    if found is None:
+        there = ", ".join(str(one["id"]) for one in listed[:SHOWN]) or "none"
+        raise EngineNotStarted(
+            f"{url} has no model {model or name!r}: set --upstream-model to one of its own: {there}"
+        )
+    return found
+
+
+def info_of(
+    profile: EngineProfile,
+    card: dict[str, Any],
+    url: str,
+    dialect: Dialect,
+    operations: Iterable[Operation],
+) -> ModelInfo:
+    """What is served, without adapters.
+
+    Raises:
+        EngineNotStarted: the length of its context is not known.
+    """
+    length = profile.max_model_len or _length(card)
+    if length is None:
+        raise EngineNotStarted(
+            f"{url} does not say how long the context of {card['id']} is: set --max-model-len"
+        )
+    lacks = [f"{profile.name} is served by {dialect.name}: its answers don't move."]
+    if not dialect.salted:
+        lacks.append(f"{dialect.name} may share its prefix cache between tenants.")
+    lacks.append(NO_ADAPTERS)
+    return ModelInfo(
+        name=profile.name,
+        max_model_len=length,
+        max_loras=0,
+        max_lora_rank=0,
+        kv_tokens=length * profile.running,
+        modules={},
+        engine="upstream",
+        revision=hashlib.sha256(f"{url}\n{card['id']}\n{dialect.name}".encode()).hexdigest(),
+        engine_version=dialect.name,
+        operations=[one.name for one in operations],
+        parsers={"tool": dialect.name} if "tools" in dialect.fields else {},
+        structured_outputs=dialect.schemas,
+        resumes=False,
+        degraded=lacks,
+    )
+
+
+async def with_adapters(info: ModelInfo, profile: EngineProfile) -> ModelInfo:
+    """The same with what adapters of the model may look like, by its configuration.
+
+    Raises:
+        EngineNotStarted: that can't be read.
+    """
+    try:
+        modules = await asyncio.to_thread(_modules, profile.model)
+    except ImportError as error:
+        raise EngineNotStarted(f"--upstream-adapters needs PyTorch: {error}") from error
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise EngineNotStarted(
+            f"--model {profile.model} must be the folder or Hugging Face name of the server's "
+            f"model, for the shapes of its adapters: {reason}"
+        ) from error
+    return msgspec.structs.replace(
+        info,
+        max_loras=profile.max_loras,
+        max_lora_rank=profile.max_lora_rank,
+        modules=modules,
+        degraded=[one for one in info.degraded if one != NO_ADAPTERS],
+    )
+
+
+def _modules(model: str) -> dict[str, tuple[int, int]]:
+    """Blocks for seconds: it imports PyTorch, and may fetch the configuration."""
+    from transformers import AutoConfig
+
+    from inference.agent.engines.shapes import adaptable_shapes, on_meta
+
+    return adaptable_shapes(*on_meta(AutoConfig.from_pretrained(model)))
+
+
+def _length(card: dict[str, Any]) -> int | None:
+    """The model's context in tokens: vLLM's and SGLang's field, or llama.cpp's."""
+    meta = card.get("meta")
+    told = card.get("max_model_len") or (meta.get("n_ctx_train") if isinstance(meta, dict) else 0)
+    return told if isinstance(told, int) and 0 < told < 1 << 31 else None
