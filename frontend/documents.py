@@ -23,6 +23,7 @@ GROUPS = {
         "api",
         "clients",
         "adapters",
+        "roll-out",
         "fine-tuning",
         "evals",
         "keys-and-limits",

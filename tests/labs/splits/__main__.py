@@ -1,4 +1,4 @@
-"""`python -m tests.labs.splits [--runs N]`: print the table that is in docs/adapters.md."""
+"""`python -m tests.labs.splits [--runs N]`: print the table that is in docs/roll-out.md."""
 
 from __future__ import annotations
 
