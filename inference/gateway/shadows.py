@@ -1,8 +1,8 @@
 """Copies requests to the candidates of shadows (`interfaces.directory.TrafficSplit`).
 
 Nobody waits for a copy. It takes the batch lane and batch prices, and the key of the shadow with
-its limits and budgets; its answer is kept where that key's are. What became of it is noted beside
-its original.
+its limits and budgets; it is stored only where requests of that key and its original are. What
+became of it is noted beside its original.
 
 A copy never takes the place of what clients ask for. It is sent after its original was answered, if
 that left at least half of each limit, and as far as there is room; otherwise there is none.
@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -68,11 +69,11 @@ class Shadows:
         if not was_answered(stream) or not leaves_room(stream):
             return free()
         assert arm.copies_to is not None
-        sent = self._send(request.grant.tenant_id, arm.copies_to, call, arm.split_id, free)
+        sent = self._send(request.grant, arm.copies_to, call, arm.split_id, free)
         in_background(self._tasks, sent, "shadow")
 
     async def _send(
-        self, tenant_id: int, key_id: int, call: Call, split_id: int, free: Callable[[], None]
+        self, original: Grant, key_id: int, call: Call, split_id: int, free: Callable[[], None]
     ) -> None:
         id, began = new_id(), time.monotonic()
         grant: Grant | None = None
@@ -80,8 +81,10 @@ class Shadows:
         error: InferenceError | None = None
         try:
             grant = await self._directory.grant_of(key_id)
-            if grant.tenant_id != tenant_id:
+            if grant.tenant_id != original.tenant_id:
                 raise InvalidApiKey
+            keeps = grant.keeps_content and original.keeps_content
+            grant = replace(grant, keeps_content=keeps)
             async with self._generate(id, grant, call, split_id) as stream:
                 while not isinstance(await stream.read(), Done):
                     pass

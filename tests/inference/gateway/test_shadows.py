@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,25 @@ async def test_a_copy_of_a_shadow_that_has_ended_is_refused(stack: Rig) -> None:
     copy = await logged_copy(stack)
     assert (copy["outcome"], copy["error"]) == ("refused", "model_not_found")
     assert [one.candidate for one in stack.gateway.hub.outcomes.take().observations] == [False]
+
+
+@pytest.mark.parametrize(("original", "key"), [(True, True), (True, False), (False, True)])
+async def test_a_copy_is_stored_if_its_original_and_its_key_are(
+    stack: Rig, original: bool, key: bool
+) -> None:
+    shadow(stack)
+    keys, grant_of = stack.gateway.keys, stack.gateway.keys.grant_of
+    if original:
+        keys.keeping.add("acme")
+
+    async def granted(key_id: int) -> Grant:
+        return replace(await grant_of(key_id), keeps_content=key)
+
+    keys.grant_of = granted  # type: ignore[method-assign]
+    await ask(stack)
+    seen = {one.request_id: one.candidate for one in await observed(stack, 2)}
+    stored = stack.gateway.hub.contents.take(10, 1 << 20)
+    assert [seen[one.id] for one in stored] == [False, True][: original + (original and key)]
 
 
 async def test_what_fails_counts_for_its_version(stack: Rig) -> None:
