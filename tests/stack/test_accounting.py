@@ -21,6 +21,9 @@ from tests.stack.running import START_S, Stack, signed_in
 pytestmark = pytest.mark.stack
 
 CLIENTS = 32
+ALL_KEPT = httpx.Limits(max_keepalive_connections=None)
+"""httpx closes idle connections beyond 20, at times one that it has just given to another thread,
+which then fails with EBADF."""
 PATIENCE_S = 60.0
 """Timeout of each request, long enough for a busy machine."""
 ESTIMATE_TOKENS = 40
@@ -74,7 +77,10 @@ class Customer:
 
     def burst(self, count: int, body: dict[str, Any]) -> list[httpx.Response]:
         """Send `count` requests at once, alternating between both gateways."""
-        with httpx.Client(timeout=120) as client, ThreadPoolExecutor(CLIENTS) as threads:
+        with (
+            httpx.Client(timeout=120, limits=ALL_KEPT) as client,
+            ThreadPoolExecutor(CLIENTS) as threads,
+        ):
             urls = self.stack.urls
 
             def post(i: int) -> httpx.Response:
