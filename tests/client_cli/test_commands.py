@@ -317,6 +317,8 @@ def test_a_split_from_its_start_to_its_end(signed_in: Run, support: Adapter) -> 
         in signed_in("splits", "show", "support").err
     )
     assert signed_in("splits", "weight", "support", 30, "--json").json["weight"] == 30
+    refused = signed_in("splits", "evaluate", "support")
+    assert refused.code == 1 and "requires no eval" in refused.err
     for command, state in (("pause", "paused"), ("resume", "running"), ("promote", "promoted")):
         assert signed_in("splits", command, "support", "--json").json["state"] == state
     assert "live -> 2" in signed_in("adapters", "list").out
