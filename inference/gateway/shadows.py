@@ -17,21 +17,17 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 
-import structlog
-
 from inference.errors import InferenceError, InvalidApiKey
 from inference.gateway.records.log_line import SHADOW, Asked
 from inference.gateway.records.outcome import OF_VERSION
 from inference.gateway.records.records import Records
-from inference.gateway.requests.stream import FINISHED, Stream
+from inference.gateway.requests.stream import Stream
 from inference.ids import new_id
 from inference.interfaces.directory import Directory, Grant, SplitArm
 from inference.link.wire import Done
 from inference.operations.operation import Call
 from inference.process.supervision import in_background
 from inference.shared_capacity import SharedCapacity
-
-log = structlog.get_logger(__name__)
 
 ROOM_BYTES = 64 << 20
 """Bodies of copies that wait or run."""
@@ -109,11 +105,9 @@ def was_answered(stream: Stream) -> bool:
     refused, handed over or lost."""
     done = stream.done
     assert done is not None
-    if stream.request.handed_over:
-        return False
     if done.fault is not None:
-        return done.fault.error().code in OF_VERSION
-    return done.finish_reason in FINISHED
+        return not stream.request.handed_over and done.fault.error().code in OF_VERSION
+    return stream.is_whole
 
 
 def leaves_room(stream: Stream) -> bool:

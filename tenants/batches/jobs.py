@@ -96,11 +96,10 @@ def _unknown_models(batch: Batch, models: dict[str, int]) -> list[dict[str, Any]
     bases = set(BaseModel.objects.values_list("name", flat=True))
     versions = AdapterVersion.objects.filter(adapter__tenant=batch.tenant_id, state=State.READY)
     names = bases | set(versions.values_list("adapter__name", flat=True))
-    allowed = batch.key.allowed_models
     errors: list[dict[str, Any]] = []
     for model, line in models.items():
         name = model if model in bases else adapter_of(model).partition("@")[0]
-        if name not in names or not (allowed is None or name in allowed):
+        if name not in names or not batch.key.may_use(name):
             told = f"The model `{model[:200]}` does not exist or you do not have access to it."
             errors += _refused("model_not_found", told, line, "body.model")["errors"]
     return errors

@@ -199,8 +199,7 @@ def resolve(
 
 def _require_usable(caller: Caller, name: str) -> None:
     """A key that is limited to some models downloads no others."""
-    allowed = caller.key.allowed_models if caller.key else None
-    if allowed is not None and name not in allowed:
+    if caller.key is not None and not caller.key.may_use(name):
         raise HubError(403, f"This API key is not allowed to use {name}.")
 
 

@@ -35,13 +35,6 @@ class AliasField(forms.ModelChoiceField):  # type: ignore[type-arg]
         return obj.name
 
 
-class KeyField(forms.ModelChoiceField):  # type: ignore[type-arg]
-    """Choice of an API key."""
-
-    def label_from_instance(self, obj: ApiKey) -> str:
-        return f"{obj.name} (lk_{obj.prefix}…)"
-
-
 class SplitForm(forms.Form):
     """A split to start."""
 
@@ -53,7 +46,7 @@ class SplitForm(forms.Form):
         label="Candidate",
         error_messages={"invalid_choice": "This is not a ready version of this adapter."},
     )
-    shadow_key = KeyField(
+    shadow_key = forms.ModelChoiceField(
         ApiKey.objects.none(), required=False, empty_label="No: it gets requests",
         label="Shadow, billed to", help_text="The candidate gets copies of requests instead, which "
         "are billed to this key and whose answers nobody sees.",
@@ -117,7 +110,7 @@ class SplitForm(forms.Form):
         version.queryset = ready if self.is_bound else ready[:MAX_CHOICES]
         alias.queryset = adapter.aliases.all()
         key = self.fields["shadow_key"]
-        assert isinstance(key, KeyField)
+        assert isinstance(key, forms.ModelChoiceField)
         keys = adapter.tenant.keys.with_text().filter(revoked_at=None)
         key.queryset = keys if self.is_bound else keys[:MAX_CHOICES]
 

@@ -74,6 +74,14 @@ class Stream:
         """The request's end; None before it."""
         return self.request.done
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its answer has ended, here and not from outside."""
+        done = self.done
+        if done is None or done.fault is not None or self.request.handed_over:
+            return False
+        return done.finish_reason in FINISHED
+
     def on_settled(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the usage is final; at once, if it is already."""
         if self.done is None:
@@ -102,10 +110,9 @@ class Stream:
             self.on_settled(partial(self._end_structure, recording))
 
     def _end_structure(self, recording: StructureRecording) -> None:
-        done = self.request.done
-        assert done is not None
-        if done.fault is None and done.finish_reason in FINISHED and not self.request.handed_over:
-            recording.end(done)
+        if self.is_whole:
+            assert self.done is not None
+            recording.end(self.done)
         else:
             recording.drop()
 

@@ -170,9 +170,8 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
 
 
 def _base_model(key: ApiKey, name: str) -> BaseModel:
-    allowed = key.allowed_models
     base = None
-    if "\0" not in name and (allowed is None or name in allowed):
+    if "\0" not in name and key.may_use(name):
         base = BaseModel.objects.that_chat().filter(name=name).first()
     if base is not None:
         return base
