@@ -184,6 +184,8 @@ class Dispatcher:
             account.base_model, account.adapter_id, account.version_id,
         )  # fmt: skip
         target = replace(target, base_model=account.base_model, price=TokenPrice(*account.price))
+        if account.overflow:
+            target = replace(target, overflow_price=None)
         estimate = call.operation.estimate(call, 0, target.max_model_len)
         reservation = await self._limiter.take_over(orphan.id, grant, target)
         order = self._order(
@@ -308,9 +310,9 @@ class Dispatcher:
             target = candidate
         else:
             raise UnknownModel("The shadow has ended.", param="model")
-        if line is None or target.batch_price is None:
+        if line is None:
             return target
-        return replace(target, price=target.batch_price)
+        return replace(target, price=target.batch_price or target.price, overflow_price=None)
 
     def _learn(self, stream: Stream, body_bytes: int) -> None:
         """Learn how many prompt tokens a body of this size had, if the engine reported it."""

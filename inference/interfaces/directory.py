@@ -39,6 +39,14 @@ class TokenPrice:
     cached_prompt: int = 0
     output: int = 0
 
+    def or_higher(self, other: TokenPrice) -> TokenPrice:
+        """For each kind of tokens the higher of the two prices."""
+        return TokenPrice(
+            max(self.prompt, other.prompt),
+            max(self.cached_prompt, other.cached_prompt),
+            max(self.output, other.output),
+        )
+
     def cost(self, usage: Usage) -> int:
         """The cost in pico-units, exact."""
         uncached = usage.prompt_tokens - usage.cached_tokens
@@ -149,7 +157,7 @@ class ResolvedTarget(msgspec.Struct, frozen=True):
     limits: tuple[Limits, ...] = ()
     """The adapter's limits, if it has any."""
     price: TokenPrice = TokenPrice()
-    """The price when the name was resolved, which is reserved and billed."""
+    """The price when the name was resolved, which is billed."""
     max_model_len: int = 0
     """Longest prompt and answer together, in tokens; 0 if unknown."""
     created: int = 0
@@ -164,10 +172,23 @@ class ResolvedTarget(msgspec.Struct, frozen=True):
     """Fields for bodies that lack them: JSON without the braces, with a trailing comma."""
     batch_price: TokenPrice | None = None
     """The price of lines of batches; None if it is the same."""
+    overflow_price: TokenPrice | None = None
+    """The price if an overflow engine answers; None if it is the same, or if none may."""
     split: TrafficSplit | None = None
     """Set until the version is chosen (`splitting.choose`)."""
     arm: SplitArm | None = None
     """Set if it was chosen by a split."""
+
+    def price_on(self, *, overflow: bool) -> TokenPrice:
+        """The price if an overflow engine answers, or another one."""
+        return self.overflow_price if overflow and self.overflow_price else self.price
+
+    @property
+    def reserved_price(self) -> TokenPrice:
+        """The price with which it is reserved: for each kind of tokens the highest that its bill
+        may have."""
+        one, other = self.price, self.overflow_price
+        return one if other is None else one.or_higher(other)
 
 
 OUR_MODELS = "lorikeet"

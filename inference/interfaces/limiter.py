@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from inference.interfaces.directory import Grant, Limits, ResolvedTarget
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget, TokenPrice
 from inference.link.accounts import Usage
 
 
@@ -82,10 +82,11 @@ class Limiter(Protocol):
         """Another gateway continues the request, or may do so: this one does not settle it."""
         ...
 
-    def settle(self, id: str, usage: Usage | None) -> None:
+    def settle(self, id: str, usage: Usage | None, price: TokenPrice | None = None) -> None:
         """The request ended: replace what was reserved by what was used, free its concurrency slot.
 
-        If `usage` is None, it is unknown and the estimate stays. Returns at once; never raises.
+        If `usage` is None, it is unknown and the estimate stays. `price` is that of its bill; None:
+        the one that was reserved. Returns at once; never raises.
         """
         ...
 

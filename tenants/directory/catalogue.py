@@ -49,6 +49,7 @@ class BaseRow:
     defaults: bytes = b""
     """In the form of `ResolvedTarget.defaults`."""
     batch_prices: Prices = ()
+    overflow_prices: Prices = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +218,14 @@ def batch_price_at(now: float, *rows: BaseRow | VersionRow) -> TokenPrice | None
     return price_at(now, *(prices for row in rows for prices in (row.batch_prices, row.prices)))
 
 
+def overflow_price_at(now: float, grant: Grant, base: BaseRow) -> TokenPrice | None:
+    """The price of what overflow engines answer at this unix time; None if the standard price
+    applies, or if the tenant's requests never go there."""
+    if not (grant.overflows and base.overflow_prices):
+        return None
+    return price_at(now, base.overflow_prices, base.prices)
+
+
 def resolve(
     grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
 ) -> ResolvedTarget:
@@ -231,12 +240,12 @@ def resolve(
         raise unknown(name)
     if name in bases:
         base = bases[name]
-        price = price_at(now, base.prices)
         return ResolvedTarget(
             name,
             name,
-            price=price,
+            price=price_at(now, base.prices),
             batch_price=batch_price_at(now, base),
+            overflow_price=overflow_price_at(now, grant, base),
             max_model_len=base.max_model_len,
             created=base.created,
             ready=own.ready(name),

@@ -71,6 +71,7 @@ PRICES = ",".join(
     _PRICES.format(tier=tier, name=name)
     for tier, name in (("standard", "prices"), ("batch", "batch_prices"))
 )
+OVERFLOW_PRICES = _PRICES.format(tier="overflow", name="overflow_prices")
 TRIED = """
        CASE WHEN v.expires_at IS NULL THEN ARRAY(
              SELECT r.digest FROM tenants_trial t
@@ -94,7 +95,8 @@ LEFT JOIN tenants_poolrevision r ON r.id = o.revision_id
 """
 BASE_MODELS = f"""
 SELECT b.name, extract(epoch FROM b.created_at)::bigint AS created, b.max_model_len, b.defaults,
-       {PRICES.format(owner="base_model_id = b.id")}
+       {PRICES.format(owner="base_model_id = b.id")},
+       {OVERFLOW_PRICES.format(owner="base_model_id = b.id")}
 FROM tenants_basemodel b
 """
 READY_VERSIONS = f"""
@@ -210,6 +212,7 @@ class _Base:
     defaults: dict[str, object]
     prices: Prices
     batch_prices: Prices
+    overflow_prices: Prices
 
 
 class Reader(Database):
@@ -247,6 +250,7 @@ class Reader(Database):
                 row.prices,
                 defaults_of(row.defaults),
                 row.batch_prices,
+                row.overflow_prices,
             )
             for row in rows
         ]

@@ -116,24 +116,27 @@ class Charge(Command, tag="charge", frozen=True):
 
 
 class SettleReservation(Command, tag="settle", frozen=True):
-    """The request ended and used this. Only the first Settle, Keep or Release of an id counts."""
+    """The request ended and used this. Only the first Settle, Keep or Release of an id counts.
+    `rate` is that of the bill; None: the one with which it was reserved."""
 
     id: str
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    rate: TokenRate | None = None
 
 
 class SpentReport(Command, tag="report", frozen=True):
     """The usage of a request, or of one attempt of it, which an engine reports through a gateway
     other than the one that reserved. It counts after the lease of the reserving gateway has ended;
     until then that gateway may settle the request itself. Of several reports the one with the most
-    output counts. Without a reservation it acts as Release."""
+    output counts. Without a reservation it acts as Release. `rate` as in SettleReservation."""
 
     id: str
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    rate: TokenRate | None = None
 
 
 class Keep(Command, tag="keep", frozen=True):

@@ -18,7 +18,7 @@ import structlog
 from django.conf import settings
 
 from inference.errors import Unavailable
-from inference.interfaces.directory import Grant, Limits, ResolvedTarget
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget, TokenPrice
 from inference.interfaces.limiter import Reservation, ReservationRequest, Room
 from inference.link.accounts import Usage
 from inference.process.supervision import ended, supervised
@@ -146,7 +146,7 @@ class StoreLimiter:
             id=id,
             holder=self._failover.holder,
             scopes=limited.scopes,
-            rate=TokenRate.of(target.price),
+            rate=TokenRate.of(target.reserved_price),
             quantities={m: min(n, MAX_TOKENS) for m, n in ask.quantities.items()} | {"requests": 1},
             prompt_tokens=min(ask.prompt_tokens, MAX_TOKENS),
             output_tokens=min(ask.output_tokens, MAX_TOKENS),
@@ -204,7 +204,7 @@ class StoreLimiter:
             id=id,
             holder=self._failover.holder,
             scopes=limited.scopes,
-            rate=TokenRate.of(target.price),
+            rate=TokenRate.of(target.reserved_price),
             quantities={},
             prompt_tokens=0,
             output_tokens=0,
@@ -219,7 +219,7 @@ class StoreLimiter:
         if self._held.pop(id, None) is not None:
             self._failover.lingers = True
 
-    def settle(self, id: str, usage: Usage | None) -> None:
+    def settle(self, id: str, usage: Usage | None, price: TokenPrice | None = None) -> None:
         """As `interfaces.limiter.Limiter`."""
         if usage is None:
             self._end(id, Keep(id))
@@ -229,6 +229,7 @@ class StoreLimiter:
                 min(usage.prompt_tokens, MAX_TOKENS),
                 min(usage.cached_tokens, MAX_TOKENS),
                 min(usage.completion_tokens, MAX_TOKENS),
+                None if price is None else TokenRate.of(price),
             )
             self._end(id, settle)
 

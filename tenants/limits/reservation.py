@@ -77,7 +77,8 @@ class StoredReservation(msgspec.Struct):
         """The outcome by the engine's figures; `known`: the ledger may have them already."""
         uncached = settle.prompt_tokens - settle.cached_tokens
         cached, output = settle.cached_tokens, settle.output_tokens
-        cost, rest = divmod(self.rate.exact_cost(uncached, cached, output), MICRO)
+        rate = settle.rate or self.rate
+        cost, rest = divmod(rate.exact_cost(uncached, cached, output), MICRO)
         amounts = {
             **self.quantities,
             PROMPT_TOKENS: settle.prompt_tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
-from inference.interfaces.directory import Grant, Limits, ResolvedTarget
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget, TokenPrice
 from inference.interfaces.limiter import Reservation, ReservationRequest, Room
 from inference.link.accounts import Usage
 
@@ -28,6 +28,8 @@ class Counted:
         self.answers.set()
         self.open: dict[str, ReservationRequest] = {}
         self.settled: dict[str, Usage | None] = {}
+        self.prices: dict[str, TokenPrice | None] = {}
+        """The price with which each was settled."""
         self.offered: list[str] = []
         """Every id that `settle` was called with, whether reserved here or not."""
         self.released: list[str] = []
@@ -68,10 +70,10 @@ class Counted:
         del self.open[id]
         self.handed_over.append(id)
 
-    def settle(self, id: str, usage: Usage | None) -> None:
+    def settle(self, id: str, usage: Usage | None, price: TokenPrice | None = None) -> None:
         self.offered.append(id)
         if self.open.pop(id, None) is not None:
-            self.settled[id] = usage
+            self.settled[id], self.prices[id] = usage, price
 
     def release(self, id: str) -> None:
         if self.open.pop(id, None) is not None:

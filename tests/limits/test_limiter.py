@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
+import msgspec
 import pytest
 
 from inference.errors import InsufficientQuota, RateLimitExceeded, Unavailable
@@ -238,6 +239,20 @@ async def test_money_buys_as_many_tokens_as_are_left(
     expected = "100.00 USD per month; used 100.00 USD, requested 1.00 USD. It renews on 2026-06-01"
     with pytest.raises(InsufficientQuota, match=expected):
         await limiter.extend(reservation, 1)
+
+
+async def test_the_higher_of_two_prices_is_reserved_and_the_billed_one_counts(
+    limiter: StoreLimiter,
+) -> None:
+    """A token costs a dollar, or two on an overflow engine."""
+    caller, twice = grant(limits(cost_per_month=100_000_000)), TokenPrice(2 * 10**12, 0, 2 * 10**12)
+    asked = msgspec.structs.replace(target(price=DOLLAR_EACH), overflow_price=twice)
+    for id, price, left in (("r1", DOLLAR_EACH, 83), ("r2", twice, 49)):
+        await limiter.reserve(id, caller, asked, wanted(10, 20))
+        limiter.settle(id, USED, price)
+        await limiter.flushed()
+        with pytest.raises(InsufficientQuota, match=f"used {100 - left}.00 USD"):
+            await limiter.reserve("more", caller, asked, wanted(left // 2, 1))
 
 
 async def test_many_first_requests_ask_the_ledger_once(

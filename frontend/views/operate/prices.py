@@ -24,7 +24,7 @@ from frontend.pages import operator_page, refusals_told
 from frontend.times import MinuteField
 from inference.interfaces.directory import MICRO
 from tenants.models import Adapter, BaseModel, Price
-from tenants.models.usage.prices import MAX_PRICE, PriceQuerySet, Tier
+from tenants.models.usage.prices import MAX_PRICE, OF_BASE_MODELS, PriceQuerySet, Tier
 
 CHOICES = {"": "In force and scheduled", "past": "Past", "all": "All"}
 STATES = {"": ("in force", "scheduled"), "past": ("past",), "all": ()}
@@ -65,8 +65,8 @@ class PriceForm(forms.Form):
         required=False,
         label="For",
         help_text=(
-            "Batches use the standard price if no batch price is set. Training: fine-tuning on a "
-            "base model, by the prompt price alone."
+            "Batches and overflow engines use the standard price if theirs is not set. Training: "
+            "fine-tuning on a base model, by the prompt price alone."
         ),
     )
     prompt = PriceAmount(label="Prompt tokens", help_text="Prompt tokens not in the prefix cache.")
@@ -103,13 +103,14 @@ class PriceForm(forms.Form):
         prompt, cached = given.get("prompt"), given.get("cached_prompt")
         if prompt is not None and cached is not None and cached > prompt:
             self.add_error("cached_prompt", "This is above the price of prompt tokens.")
-        if given.get("tier") == Tier.TRAINING:
+        tier = given.get("tier")
+        if isinstance(given.get("of"), Adapter) and tier in OF_BASE_MODELS:
+            self.add_error("of", OF_BASE_MODELS[Tier(tier)])
+        if tier == Tier.TRAINING:
             self._check_training(given)
         return given
 
     def _check_training(self, given: Mapping[str, Any]) -> None:
-        if isinstance(given.get("of"), Adapter):
-            self.add_error("of", "Training has the price of the base model.")
         for name in ("cached_prompt", "output"):
             if given.get(name):
                 self.add_error(name, "Training has the prompt price alone: this must be 0.")

@@ -117,7 +117,7 @@ def figures_of(
         usage.prompt_tokens,
         usage.cached_tokens,
         usage.completion_tokens,
-        request.target.price.cost(usage),
+        request.price.cost(usage),
         request.ttft_s,
         request.total_s if line.outcome == COMPLETED else None,
         structure,

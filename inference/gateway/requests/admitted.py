@@ -112,7 +112,8 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         the attempt's span. An answer that is not kept from its beginning (`keeps`) has no
         grace. `overflow` says that the engine is an overflow engine.
         """
-        grant, target, price = self.grant, self.target, self.target.price
+        grant, target = self.grant, self.target
+        price = target.price_on(overflow=overflow)
         account = Account(
             tenant_id=grant.tenant_id,
             key_id=grant.key_id,

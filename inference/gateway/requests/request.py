@@ -162,6 +162,8 @@ class Request:
         """The highest attempt's number so far."""
         self.engine = self.revision = ""
         """The id of the engine that had it last, and the revision that this one serves."""
+        self.price = self.target.price
+        """What its tokens cost on that engine."""
         self.delivered = Delivered(
             order.workload.choices,
             logprobs=bool(order.workload.logprobs),
@@ -231,6 +233,7 @@ class Request:
         moved = [] if self.journey is None else [Moved(self.journey.why, self._course)]
         self.state, self.attempt, self.attempts = RequestState.RUNNING, attempt, attempt.number
         self.engine, self.revision = attempt.engine.id, attempt.engine.info.revision
+        self.price = self.target.price_on(overflow=attempt.engine.info.overflow)
         self._waits_since = self._unread = None
         self.delivered.begin(attempt.most, exact=self.may_move_again)
         if self.order is not None and not self.is_kept:

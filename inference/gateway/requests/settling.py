@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from inference.gateway.measuring.measures import EndedRequest, Measures, OnEngine
 from inference.gateway.requests.request import Request
 from inference.gateway.requests.stream import Stream
+from inference.interfaces.directory import TokenPrice
 from inference.interfaces.limiter import Limiter
 from inference.link.accounts import LedgerEntry, reservation_id, turn_of
 from inference.link.wire import GONE, Done
@@ -54,7 +55,7 @@ class Settling:
             if entry.attempt >= last:
                 del self._unreported[id]
         elif (stream := here.get(entry.id)) is None or stream.request.reservation.id != id:
-            self._limiter.settle(id, entry.usage)
+            self._limiter.settle(id, entry.usage, TokenPrice(*entry.account.price))
 
     def _settle_limits(self, request: Request, done: Done, *, refused: bool) -> None:
         reserved = request.reservation.id
@@ -63,7 +64,7 @@ class Settling:
         elif done.finish_reason == GONE:
             self._limiter.settle(reserved, None)
         elif done.usage.prompt_tokens or not (request.is_estimated or refused):
-            self._limiter.settle(reserved, done.usage)
+            self._limiter.settle(reserved, done.usage, request.price)
         elif request.may_have_cost:
             self._limiter.settle(reserved, None)
         else:  # no engine ever took it

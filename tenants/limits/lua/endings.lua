@@ -111,7 +111,8 @@ local function outcome_of(reservation, command)
   if command.type == 'settle' or command.type == 'report' then
     local prompt, output = command.prompt_tokens, command.output_tokens
     local uncached = prompt - command.cached_tokens
-    local whole, rest = exact_cost(reservation.rate, uncached, command.cached_tokens, output)
+    local rate = command.rate or reservation.rate
+    local whole, rest = exact_cost(rate, uncached, command.cached_tokens, output)
     return {
       amounts = with_tokens(amounts, prompt, output), uncached = uncached, cost = whole, rest = rest,
       estimated = call('EXISTS', PREFIX .. 'told:' .. command.id) == 1,

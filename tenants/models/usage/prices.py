@@ -44,6 +44,16 @@ class Tier(models.TextChoices):
     """Lines of batches; without such a price the standard one applies."""
     TRAINING = "training"
     """Tokens that a fine-tuning job trained on, of a base model: `prompt` alone."""
+    OVERFLOW = "overflow"
+    """What overflow engines answer, of a base model; without such a price the standard one
+    applies."""
+
+
+OF_BASE_MODELS = {
+    Tier.TRAINING: "Training has the price of the base model.",
+    Tier.OVERFLOW: "Overflow engines have no adapters: set the price of the base model.",
+}
+"""The tiers of which adapters have no price, and what is said to who sets one."""
 
 
 class Price(models.Model):
@@ -73,7 +83,8 @@ class Price(models.Model):
         help_text=(
             "`batch`: for requests of batches, which otherwise cost the standard price. "
             "`training`: for the tokens that fine-tuning jobs on a base model train on, by "
-            "`prompt`; the other two are 0."
+            "`prompt`; the other two are 0. `overflow`: for requests for a base model that "
+            "overflow engines answer, which otherwise cost the standard price."
         ),
     )
     starts_at = models.DateTimeField()
@@ -93,7 +104,8 @@ class Price(models.Model):
                 name="price_unique",
             ),
             models.CheckConstraint(
-                condition=Q(tier__in=["standard", "batch", "training"]), name="price_tier_known"
+                condition=Q(tier__in=["standard", "batch", "training", "overflow"]),
+                name="price_tier_known",
             ),
             models.CheckConstraint(
                 condition=Q(base_model__isnull=False, adapter__isnull=True)
@@ -113,6 +125,10 @@ class Price(models.Model):
                 | Q(base_model__isnull=False, cached_prompt=0, output=0),
                 name="price_of_training",
             ),
+            models.CheckConstraint(
+                condition=~Q(tier="overflow") | Q(base_model__isnull=False),
+                name="price_of_overflow",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -129,12 +145,12 @@ class Price(models.Model):
         if (self.cached_prompt or 0) > (self.prompt or 0):
             dearer = f"{self.cached_prompt} is more than the price of uncached prompt tokens."
             raise ValidationError({"cached_prompt": dearer})
+        if self.adapter_id is not None and self.tier in OF_BASE_MODELS:
+            raise ValidationError({"adapter": OF_BASE_MODELS[Tier(self.tier)]})
         if self.tier == Tier.TRAINING:
             self._check_training()
 
     def _check_training(self) -> None:
-        if self.adapter_id is not None:
-            raise ValidationError({"adapter": "Training has the price of the base model."})
         for name in ("cached_prompt", "output"):
             if getattr(self, name):
                 told = f"{getattr(self, name)} is not 0: training has the prompt price alone."
@@ -150,7 +166,7 @@ class Price(models.Model):
         tiers = {self.tier} if self.tier == Tier.TRAINING else {self.tier, Tier.STANDARD}
         found = Price.objects.filter(whose, tier__in=tiers)
         found = found.filter(starts_at__lte=self.starts_at).exclude(pk=self.pk)
-        # The adapter's own first, and "batch" before "standard".
+        # The adapter's own first, and "batch" and "overflow" before "standard".
         return found.order_by(F("adapter").asc(nulls_last=True), "tier", "-starts_at").first()
 
     def withdraw(self) -> None:

@@ -17,6 +17,7 @@ from tests.tenants.making import make_adapter, make_base, make_tenant, make_user
 pytestmark = pytest.mark.django_db
 
 VALUES = {"prompt": 150_000, "cached_prompt": 75_000, "output": 600_000}
+OF_ADAPTER = {"base_model": None, "adapter": "support"}
 LATER = datetime(2150, 1, 1, tzinfo=UTC)
 
 
@@ -119,6 +120,8 @@ def test_visible_prices_by_role(operator: Api, adapter: Adapter) -> None:
         ({"adapter": "none"}, "adapter", "The adapter `none` does not exist."),
         ({"adapter": "support"}, "", "either a base model or an adapter"),
         ({"base_model": None}, "", "either a base model or an adapter"),
+        (OF_ADAPTER | {"tier": "overflow"}, "adapter", "Overflow engines have no adapters"),
+        (OF_ADAPTER | {"tier": "training"}, "adapter", "Training has the price of the base"),
         ({"starts_at": "2020-01-01T00:00:00Z"}, "starts_at", "2020-01-01T00:00:00+00:00 is in the"),
         ({"starts_at": "soon"}, "starts_at", "Datetime has wrong format."),
         ({"currency": "eur"}, "currency", "This field is read-only."),

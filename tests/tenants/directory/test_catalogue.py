@@ -216,6 +216,20 @@ def test_a_price_of_batches_is_that_of_whoever_says_most() -> None:
     assert resolve(grant(), "org/base", BASES, OWN).batch_price is None
 
 
+def test_a_price_of_overflow_is_for_tenants_whose_prompts_may_leave() -> None:
+    bases = {"org/base": replace(BASES["org/base"], overflow_prices=[(150.0, 40, 40, 80)])}
+    consents = replace(grant(), overflows=True)
+
+    def overflow_price(name: str, caller: Grant = consents, now: float = 200) -> TokenPrice | None:
+        return resolve_at(caller, name, bases, OWN, now=now).overflow_price
+
+    assert overflow_price("org/base") == TokenPrice(40, 40, 80)
+    assert overflow_price("org/base", now=120) == TokenPrice(10, 5, 20), "the standard price"
+    assert overflow_price("org/base", grant()) is None
+    assert overflow_price("support") is None, "adapters never leave"
+    assert resolve(consents, "org/base", BASES, OWN).overflow_price is None
+
+
 def test_without_a_price_it_is_free() -> None:
     assert price_at(100.0) == price_at(100.0, (), [(101.0, 1, 1, 1)]) == TokenPrice()
 

@@ -77,7 +77,7 @@ def of_callback(world: World, victim: Stream) -> None:
 def of_limits(world: World, victim: Stream) -> None:
     limits = cast(Any, world.bench.limits)
     settle = limits.settle
-    limits.settle = lambda id, usage: fails() if id == VICTIM else settle(id, usage)
+    limits.settle = lambda id, *used: fails() if id == VICTIM else settle(id, *used)
 
 
 def of_extension(world: World, victim: Stream) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import MoveReason, MoveResult
 from inference.gateway.requests.placing import TAKEN_UP
 from inference.gateway.routing.overflow import Overflow
+from inference.interfaces.directory import TokenPrice
 from inference.link import wire
 from inference.link.accounts import Usage
 from inference.link.engine_info import EngineStats
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.pure
 OUTSIDE = msgspec.structs.replace(MODEL, overflow=True)
 CONSENTS = replace(GRANT, overflows=True)
 ADAPTER = msgspec.structs.replace(BASE, adapter=REF, version_id=3)
+CHEAP, DEAR = TokenPrice(1, 1, 1), TokenPrice(3, 3, 3)
 AT_ONCE, SOON, LATE = 0.0, 0.02, 60.0
 """Seconds after which requests overflow."""
 FIRST = Delta("r1", "Hel", 2, [], 7, 3, ids={0: [11, 12]})
@@ -66,6 +68,24 @@ async def test_it_goes_there_and_the_signed_account_says_so() -> None:
         dispatches, credential = made.hub._dispatches, account.dispatch.credential
         assert dispatches.is_of(account, ("r1", 1), "base", credential)
         assert not dispatches.is_of(forged, ("r1", 1), "base", credential)
+
+
+@pytest.mark.parametrize(("overflow_price", "billed"), [(DEAR, DEAR), (None, CHEAP)])
+async def test_its_price_is_that_of_the_engine_that_answers(
+    overflow_price: TokenPrice | None, billed: TokenPrice
+) -> None:
+    priced = msgspec.structs.replace(BASE, price=CHEAP, overflow_price=overflow_price)
+    usage = Usage(prompt_tokens=10, completion_tokens=5)
+    async with bench(LATE) as made:
+        own, outside = await own_and_outside(made)
+        ask(made, target=priced)
+        assert (await own.asked()).account.price == (1, 1, 1)
+        own.say(Done("r1", Usage(), fault=FULL))
+        submit = await outside.asked()
+        assert submit.account.price == astuple(billed)
+        outside.say(Done("r1", usage, "stop", attempt=2))
+        await until(lambda: made.hub.in_flight == 0)
+        assert made.limits.settled == {"r1": usage} and made.limits.prices == {"r1": billed}
 
 
 @pytest.mark.parametrize(

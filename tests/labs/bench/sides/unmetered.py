@@ -19,7 +19,7 @@ import uvloop
 
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
 from inference.agent.journal.journal import NOTHING, Journal
-from inference.interfaces.directory import Grant, ResolvedTarget
+from inference.interfaces.directory import Grant, ResolvedTarget, TokenPrice
 from inference.interfaces.ledger import Source, Written
 from inference.interfaces.limiter import Reservation, ReservationRequest
 from inference.link.accounts import Account, LedgerEntry, Totals, Usage
@@ -41,7 +41,7 @@ class NoLimits:
     async def extend(self, reservation: Reservation, output_tokens: int) -> None:
         pass
 
-    def settle(self, id: str, usage: Usage | None) -> None:
+    def settle(self, id: str, usage: Usage | None, price: TokenPrice | None = None) -> None:
         pass
 
     def release(self, id: str) -> None:
