@@ -50,6 +50,11 @@ frameworks: .venv-clients/frameworks/.ready .venv-clients/older-openai/.ready te
 	.venv/bin/uv pip sync --quiet --require-hashes --python $(@D)/bin/python $<
 	@touch $@
 
+# For `make bench ARGS=gateways`, as `.venv-clients/litellm/.ready`.
+.venv-clients/portkey/.ready: .venv/.ready-dev
+	npm install --prefix $(@D) --silent --no-audit --no-fund --no-package-lock @portkey-ai/gateway@1.15.2
+	@touch $@
+
 check: .venv/.ready-dev ## linters, types, import contracts
 	$(MAKE) --no-print-directory -j2 --output-sync types lint
 

@@ -21,6 +21,7 @@ from tests.labs.bench import (  # noqa: E402
     batches,
     deciding,
     fairness,
+    gateways,
     holding,
     latency,
     ledger,
@@ -45,6 +46,7 @@ from tests.labs.bench.sides import lorikeet  # noqa: E402
 BENCHMARKS = {
     "latency": latency.run,
     "throughput": throughput.run,
+    "gateways": gateways.run,
     "vllm": vllm.run,
     "metering": metering.run,
     "measuring": measuring.run,

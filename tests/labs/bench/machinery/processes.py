@@ -92,7 +92,7 @@ async def _answers(client: httpx.AsyncClient, url: str) -> bool:
 
 def cpu_of(child: Child) -> CpuTime:
     """Reads the CPU seconds of the process itself, without its children."""
-    return partial(cpu_s, [_family(child)[0]])
+    return partial(cpu_s, [family(child)[0]])
 
 
 def engine_cpu_of(child: Child) -> CpuTime:
@@ -111,11 +111,11 @@ def front_cpu_of(child: Child) -> CpuTime:
         Failed: as `engine_cpu_of`.
     """
     engine = _engine(child)
-    return partial(cpu_s, [member for member in _family(child) if member not in engine])
+    return partial(cpu_s, [member for member in family(child) if member not in engine])
 
 
 def _engine(child: Child) -> list[psutil.Process]:
-    found = engine_cores(_family(child)[0])
+    found = engine_cores(family(child)[0])
     if not found:
         raise Failed(f"no engine core is among the processes of {child.name}")
     return found
@@ -128,7 +128,8 @@ def engine_cores(process: psutil.Process) -> list[psutil.Process]:
     return [one for one in children if TRACKER not in " ".join(one.cmdline())]
 
 
-def _family(child: Child) -> list[psutil.Process]:
+def family(child: Child) -> list[psutil.Process]:
+    """The process and all that it has started."""
     assert child.process is not None
     process = psutil.Process(child.process.pid)
     return [process, *process.children(recursive=True)]

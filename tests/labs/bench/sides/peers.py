@@ -1,4 +1,4 @@
-"""Lorikeet's peers: `vllm serve`, and vllm-router and LiteLLM in front of a server."""
+"""Lorikeet's peers: `vllm serve`, and vllm-router, LiteLLM and Portkey in front of a server."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from tests.labs.bench.machinery.processes import HOST, PYTHON, free_port, runnin
 
 LITELLM = ROOT / ".venv-clients" / "litellm" / "bin" / "litellm"
 """Installed by `make .venv-clients/litellm/.ready`: its dependencies exclude ours."""
+PORTKEY = ROOT.joinpath(
+    ".venv-clients", "portkey", "node_modules", "@portkey-ai", "gateway", "build", "start-server.js"
+)
+"""Installed by `make .venv-clients/portkey/.ready`."""
 LITELLM_KEY = "sk-only-for-benchmarks-only-for-benchmarks"
 
 
@@ -65,6 +69,15 @@ async def litellm(worker: Peer, models: Sequence[str]) -> AsyncIterator[Peer]:
     quiet["LITELLM_MASTER_KEY"] = LITELLM_KEY
     ready = f"{url_of(address)}/health/liveliness"
     async with running("litellm", command, ready, quiet) as child:
+        yield Peer(address, child)
+
+
+@asynccontextmanager
+async def portkey(worker: Peer) -> AsyncIterator[Peer]:
+    """Portkey's open gateway, on Node.js. Requests name their server, so `worker` is not needed."""
+    address = (HOST, free_port())
+    command = ["node", str(PORTKEY), f"--port={address[1]}", "--headless"]
+    async with running("portkey", command, url_of(address)) as child:
         yield Peer(address, child)
 
 
