@@ -31,7 +31,8 @@ from inference.agent.engines.profiles.options import (
     on_this_machine,
     settings_of,
 )
-from inference.agent.engines.upstream.dialects import DIALECTS
+from inference.agent.engines.upstream.connection import KeyFile
+from inference.agent.engines.upstream.dialects import BY_OPTION
 from inference.agent.engines.upstream.engine import UpstreamEngine
 from inference.agent.failures import EngineFailures
 from inference.agent.jobs.kept_answers import KEPT_BYTES
@@ -428,7 +429,8 @@ def _add_upstream(add: Callable[..., Any]) -> None:
         metavar="URL",
         help=(
             "the server's address with /v1, as OpenAI's SDKs take it; its key is read from "
-            "LORIKEET_UPSTREAM_KEY only (LORIKEET_UPSTREAM_URL)"
+            "LORIKEET_UPSTREAM_KEY, or from the file LORIKEET_UPSTREAM_KEY_FILE "
+            "(LORIKEET_UPSTREAM_URL)"
         ),
     )
     add(
@@ -442,7 +444,8 @@ def _add_upstream(add: Callable[..., Any]) -> None:
     )
     add(
         "--upstream-dialect",
-        choices=[one.name for one in DIALECTS],
+        type=str.lower,
+        choices=list(BY_OPTION),
         default=_default("LORIKEET_UPSTREAM_DIALECT", ""),
         help="what kind of server it is; by default it is asked (LORIKEET_UPSTREAM_DIALECT)",
     )
@@ -495,6 +498,8 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
         raise BadProfile("no model: set --model or MODEL")
     given = {name: getattr(options, name, None) for name in PROFILE_FIELDS}
     given |= settings_of(options, given["speculative_config"])
+    if (dialect := options.upstream_dialect) and dialect not in BY_OPTION:
+        raise BadProfile(f"upstream_dialect is {dialect!r}: it must be of {', '.join(BY_OPTION)}")
     if options.overflow and options.engine != "upstream":
         raise BadProfile("overflow needs --engine upstream: it is for servers of others")
     if options.overflow and options.upstream_adapters:
@@ -536,7 +541,7 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
         return await UpstreamEngine.start(
             profile,
             options.upstream_url,
-            environ.text("LORIKEET_UPSTREAM_KEY", ""),
+            _upstream_key(),
             model=options.upstream_model,
             dialect=options.upstream_dialect,
             overflow=options.overflow,
@@ -545,6 +550,12 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
     from inference.agent.engines.vllm.engine import VLLMEngine
 
     return await VLLMEngine.start(profile)
+
+
+def _upstream_key() -> str | KeyFile:
+    """The key of the server, or the file that holds it."""
+    file = environ.text("LORIKEET_UPSTREAM_KEY_FILE", "")
+    return KeyFile(Path(file)) if file else environ.text("LORIKEET_UPSTREAM_KEY", "")
 
 
 async def serve(

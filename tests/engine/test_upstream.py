@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ import pytest
 from inference.agent.__main__ import parser, profile_of, start_engine
 from inference.agent.engines.engine import EngineNotStarted, EngineWork, Meter
 from inference.agent.engines.profile import BadProfile, EngineProfile
-from inference.agent.engines.upstream.dialects import DIALECTS, Dialect
+from inference.agent.engines.upstream.connection import MAX_KEY, KeyFile
+from inference.agent.engines.upstream.dialects import DIALECTS, Dialect, dialect_of
 from inference.agent.engines.upstream.engine import UpstreamEngine
 from inference.agent.engines.upstream.reading import MAX_EVENT, EventStream
 from inference.errors import (
@@ -91,7 +93,7 @@ class Server:
         writer.write(head.encode() + text.encode())
         await writer.drain()
 
-    async def engine(self, key: str = "", **options: Any) -> UpstreamEngine:
+    async def engine(self, key: str | KeyFile = "", **options: Any) -> UpstreamEngine:
         profile = EngineProfile.on_gpu("org/shown", **options.pop("profile", {}))
         return await UpstreamEngine.start(profile, self.url, key, **options)
 
@@ -172,6 +174,27 @@ OLLAMA = events(
                   "finish_reason": "stop"}]},
     {"choices": [], "usage": {"prompt_tokens": 14, "completion_tokens": 2, "total_tokens": 16}},
 )  # fmt: skip
+# Recorded from Amazon's service: each piece of reasoning is in tags.
+BEDROCK = events(
+    {"choices": [{"delta": {"role": "assistant"}, "index": 0}], "created": 1758101530,
+     "model": "openai.gpt-oss-120b-1:0", "service_tier": "standard"},
+    {"choices": [{"delta": {"content": "<reasoning>The capital</reasoning>"}, "index": 0}]},
+    {"choices": [{"delta": {"content": "<reasoning> of Peru.</reasoning>"}, "index": 0}]},
+    {"choices": [{"delta": {"content": "Lima"}, "index": 0}]},
+    {"choices": [{"delta": {}, "finish_reason": "stop", "index": 0}]},
+    {"choices": [], "usage": {"prompt_tokens": 14, "completion_tokens": 8, "total_tokens": 22}},
+)  # fmt: skip
+# Recorded from Google's: usage in each chunk, and reasoning only in its total and its details.
+VERTEX = events(
+    {"choices": [{"delta": {"content": "Li", "role": "assistant"}, "index": 0}],
+     "usage": {"prompt_tokens": 14, "completion_tokens": 1, "total_tokens": 21,
+               "completion_tokens_details": {"reasoning_tokens": 6}}},
+    {"choices": [{"delta": {"content": "ma", "role": "assistant"}, "finish_reason": "stop",
+                  "index": 0}],
+     "usage": {"prompt_tokens": 14, "completion_tokens": 2, "total_tokens": 22,
+               "completion_tokens_details": {"reasoning_tokens": 6},
+               "extra_properties": {"google": {"traffic_type": "ON_DEMAND"}}}},
+)  # fmt: skip
 OPENROUTER = ": OPENROUTER PROCESSING\n\n" + OLLAMA.replace("\n", "\r\n")
 
 
@@ -188,6 +211,78 @@ async def test_dialects_are_understood(server: Server, answer: str, cached: int)
     assert [i for i, delta in enumerate(deltas) if "role" in delta] == [0]
     assert streamed.meter == Meter(14, cached, 2) and streamed.tokens == 2
     assert set().union(*streamed.chunks) == {"id", "object", "created", "model", "choices"}
+
+
+async def test_reasoning_of_bedrock_is_taken_out_of_its_tags(server: Server) -> None:
+    server.answer, server.card = BEDROCK, {"id": "gpt-oss"}
+    options: dict[str, Any] = {"profile": {"max_model_len": 4096}, "dialect": "amazon-bedrock"}
+    async with started(server, **options) as engine:
+        answer = await ask(engine, ignore_eos=False)
+    assert server.bodies[0]["max_completion_tokens"] == 8 and "max_tokens" not in server.bodies[0]
+    (said,) = answer.response["choices"]
+    assert said["message"]["reasoning"] == "The capital of Peru."
+    assert said["message"]["content"] == "Lima"
+    assert answer.meter == Meter(14, 0, 8)
+
+
+@pytest.mark.parametrize("details", [True, False], ids=["Vertex AI", "Gemini"])
+async def test_reasoning_that_is_in_the_total_alone_is_counted(
+    server: Server, details: bool
+) -> None:
+    server.answer = VERTEX if details else VERTEX.replace("completion_tokens_details", "left_out")
+    answer = await said(server)
+    assert answer.response["choices"][0]["message"]["content"] == "Lima"
+    assert answer.meter == Meter(14, 0, 8, 6) and answer.tokens == 8
+
+
+async def test_a_service_needs_no_list_of_models(server: Server) -> None:
+    server.status = 404
+    with pytest.raises(EngineNotStarted, match="without a list, set --upstream-model"):
+        await server.engine()
+    async with started(server, model="google/gemma", profile={"max_model_len": 4096}) as engine:
+        server.status = 200
+        await ask(engine, ignore_eos=False)
+    assert server.bodies[0]["model"] == "google/gemma"
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("acme.openai.azure.com", "Azure OpenAI"),
+        ("bedrock-runtime.eu-central-1.amazonaws.com", "Amazon Bedrock"),
+        ("europe-west1-aiplatform.googleapis.com", "Vertex AI"),
+        ("aiplatform.googleapis.com.example.org", "vLLM"),
+    ],
+)
+def test_services_are_known_by_their_hosts(host: str, name: str) -> None:
+    assert dialect_of(f"https://{host}/openai/v1", {"owned_by": "vllm"}).name == name
+
+
+async def test_a_key_in_a_file_is_read_again_when_it_changes(
+    server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+
+    def write(key: str, at: int) -> None:
+        file.write_text(key)
+        os.utime(file, ns=(at, at))
+
+    with pytest.raises(EngineNotStarted, match="can't be read: No such file"):
+        KeyFile(file)
+    write("\n", 1)
+    with pytest.raises(EngineNotStarted, match="holds no key"):
+        KeyFile(file)
+    write("first\n", 2)
+    async with started(server, key=KeyFile(file)) as engine:
+        await ask(engine)
+        write("second\n", 3)
+        await ask(engine)
+        write("x" * (MAX_KEY + 1), 4)
+        await ask(engine)
+        file.unlink()
+        await ask(engine)
+    keys = [head.partition("Authorization: Bearer ")[2].split()[0] for head in server.heads[1:]]
+    assert keys == ["first", "second", "second", "second"]
 
 
 async def test_tool_calls_and_reasoning_are_clients_own(server: Server) -> None:
@@ -470,7 +565,7 @@ async def test_it_says_what_it_serves(server: Server) -> None:
         assert (engine.info.name, engine.info.max_model_len) == ("shown", 4096)
         assert engine.info.engine_version == "llama.cpp"
         assert any("prefix cache between tenants" in one for one in engine.info.degraded)
-    async with started(server, dialect="vLLM") as engine:
+    async with started(server, dialect="vllm") as engine:
         assert engine.info.max_model_len == 8192 and engine.info.engine_version == "vLLM"
         assert not any("prefix cache" in one for one in engine.info.degraded)
         assert "It serves no adapters." in engine.info.degraded
@@ -491,6 +586,10 @@ def test_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert profile_of(options).name == "m" and profile_of(options).extra == {}
     with pytest.raises(BadProfile, match="upstream_url is 'here:1'"):
         profile_of(parser().parse_args([*given, "--upstream-url", "here:1"]))
+    with pytest.raises(BadProfile, match="upstream_dialect is 'vlm': it must be of vllm, openai"):
+        monkeypatch.setenv("LORIKEET_UPSTREAM_DIALECT", "vlm")
+        profile_of(parser().parse_args([*given, "--upstream-url", "http://here:1/v1"]))
+    monkeypatch.delenv("LORIKEET_UPSTREAM_DIALECT")
     with pytest.raises(BadProfile, match="overflow needs --engine upstream"):
         profile_of(parser().parse_args(["--model", "org/m", "--overflow"]))
     with pytest.raises(BadProfile, match="overflow serves no adapters"):

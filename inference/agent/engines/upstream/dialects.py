@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
@@ -95,6 +96,8 @@ class Dialect:
     """`owned_by` of the models that it lists; empty: any other."""
     fields: frozenset[str]
     """Those of our operations' fields that it has."""
+    hosts: tuple[str, ...] = ()
+    """Ends of the names of its hosts, if it is a service: whose models it lists says nothing."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     limit_of_chats: str = "max_tokens"
     """Its name for the bound of a chat's output."""
@@ -104,8 +107,15 @@ class Dialect:
     """Whether each chunk can have the usage so far (`continuous_usage_stats`)."""
     salted: bool = False
     """Whether its prefix cache can be divided by a salt (`cache_salt`)."""
+    tagged_reasoning: bool = False
+    """Whether reasoning comes in the content, each piece as `<reasoning>...</reasoning>`."""
     adapters: AdapterDialect | None = None
     """None: it has only those that it was started with, which are not served."""
+
+    @property
+    def option(self) -> str:
+        """Its value for `--upstream-dialect`."""
+        return self.name.lower().replace(" ", "-") if self.owner or self.hosts else "other"
 
     def body(self, operation: Operation, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of an admitted request as this server takes them, without the model.
@@ -158,20 +168,33 @@ OTHER = Dialect("an OpenAI-compatible server", "", STANDARD)
 DIALECTS = (
     VLLM,
     OPENAI,
+    Dialect("Azure OpenAI", "", STANDARD, (".openai.azure.com", ".cognitiveservices.azure.com"),
+            limit_of_chats="max_completion_tokens", schemas=True),
+    Dialect("Amazon Bedrock", "", SIMPLE - {"prompt"} | {"reasoning_effort", "tool_choice"},
+            (".amazonaws.com", ".api.aws"), limit_of_chats="max_completion_tokens",
+            tagged_reasoning=True),
+    Dialect("Vertex AI", "", STANDARD - {
+                "logit_bias", "logprobs", "parallel_tool_calls", "prompt", "suffix",
+                "top_logprobs"},
+            ("aiplatform.googleapis.com",), schemas=True),
     Dialect("SGLang", "sglang", STANDARD - {"suffix"} | LOCAL | {"min_tokens", "stop_token_ids"},
             schemas=True, adapters=AdapterDialect(
                 "", "lora_path", "--enable-lora, --max-lora-rank and --lora-target-modules")),
     Dialect("llama.cpp", "llamacpp", STANDARD - {"suffix", "reasoning_effort"} | LOCAL,
-            {"repetition_penalty": "repeat_penalty"}, schemas=True),
+            renamed={"repetition_penalty": "repeat_penalty"}, schemas=True),
     Dialect("llama-cpp-python", "me", STANDARD - {"n", "reasoning_effort", "parallel_tool_calls"}
-            | {"min_p", "top_k", "repetition_penalty"}, {"repetition_penalty": "repeat_penalty"}),
+            | {"min_p", "top_k", "repetition_penalty"},
+            renamed={"repetition_penalty": "repeat_penalty"}),
     Dialect("Ollama", "library", SIMPLE, schemas=True),
     OTHER,
 )  # fmt: skip
-BY_NAME = {one.name: one for one in DIALECTS}
+BY_OPTION = {one.option: one for one in DIALECTS}
 
 
-def dialect_of(card: Mapping[str, Any]) -> Dialect:
-    """The dialect of the server that lists this model."""
-    owner = card.get("owned_by")
+def dialect_of(url: str, card: Mapping[str, Any]) -> Dialect:
+    """The dialect of the server at `url`, which lists this model."""
+    host, owner = urlsplit(url).hostname or "", card.get("owned_by")
+    for one in DIALECTS:
+        if one.hosts and host.endswith(one.hosts):
+            return one
     return next((one for one in DIALECTS if one.owner and one.owner == owner), OTHER)

@@ -40,8 +40,8 @@ from inference.agent.engines.probing import (
 )
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.upstream.adapters import UpstreamAdapters, is_missing
-from inference.agent.engines.upstream.connection import beginning, client_of
-from inference.agent.engines.upstream.dialects import BY_NAME, DIALECTS, Dialect, dialect_of
+from inference.agent.engines.upstream.connection import KeyFile, beginning, client_of
+from inference.agent.engines.upstream.dialects import BY_OPTION, DIALECTS, Dialect, dialect_of
 from inference.agent.engines.upstream.model import card_of, info_of, listed_models, with_adapters
 from inference.agent.engines.upstream.reading import (
     MAX_EVENT,
@@ -98,7 +98,7 @@ class UpstreamEngine:
         cls,
         profile: EngineProfile,
         url: str,
-        key: str,
+        key: str | KeyFile,
         *,
         model: str = "",
         dialect: str = "",
@@ -116,9 +116,9 @@ class UpstreamEngine:
         """
         client = client_of(url, key)
         try:
-            listed = await listed_models(client, url)
+            listed = await listed_models(client, url, model)
             card = card_of(listed, profile.name, model, url)
-            spoken = BY_NAME[dialect] if dialect else dialect_of(card)
+            spoken = BY_OPTION[dialect] if dialect else dialect_of(url, card)
             info, loading = info_of(profile, card, url, spoken, SENT_AS), None
             if adapters is not None:
                 loading = _adapters(client, spoken, adapters, profile)
@@ -229,7 +229,8 @@ class UpstreamEngine:
         if work.operation is MESSAGES:
             fields = chat_of(fields, self.info.max_model_len)
         assembly = None if fields.get("stream") else Assembly(sent_as)
-        reading = StreamReading(sent_as, work.meter, _choices(fields))
+        tagged = self._dialect.tagged_reasoning
+        reading = StreamReading(sent_as, work.meter, _choices(fields), tagged=tagged)
         body = self._dialect.body(sent_as, fields)
         content = self._content(body, work.adapter, work.cache_salt)
         del fields, body

@@ -23,8 +23,8 @@ SHOWN = 5
 NO_ADAPTERS = "It serves no adapters."
 
 
-async def listed_models(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
-    """The models that the server lists.
+async def listed_models(client: httpx.AsyncClient, url: str, model: str) -> list[dict[str, Any]]:
+    """The models that the server lists; only `model`, if that is given and it has no list.
 
     Raises:
         EngineNotStarted: it does not.
@@ -38,12 +38,14 @@ async def listed_models(client: httpx.AsyncClient, url: str) -> list[dict[str, A
         raise EngineNotStarted(
             f"{url}/models answers {answer.status_code}: LORIKEET_UPSTREAM_KEY is missing or wrong"
         )
+    if answer.status_code == httpx.codes.NOT_FOUND and model:
+        return [{"id": model}]
     with suppress(ValueError, TypeError, KeyError):
         if answer.is_success and isinstance(listed := answer.json()["data"], list):
             return [one for one in listed if isinstance(one, dict) and "id" in one]
     raise EngineNotStarted(
         f"{url}/models answers {answer.status_code}, not with a list of models: the address must "
-        "include /v1"
+        "include /v1 (of a service without a list, set --upstream-model)"
     )
 
 

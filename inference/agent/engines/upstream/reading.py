@@ -29,6 +29,7 @@ MAX_EVENT = 4 << 20
 DONE = b"[DONE]"
 TOO_LONG = re.compile(r"context (?:length|size|window)", re.IGNORECASE)
 REASONS = {"stop", "length", "tool_calls", "content_filter"}
+REASONING = re.compile(r"<reasoning>(.*)</reasoning>", re.DOTALL)
 RETRY_S = 1.0
 CHARS_PER_TOKEN = 4
 
@@ -77,6 +78,11 @@ class _Said(msgspec.Struct, omit_defaults=True):
     reasoning_content: str | None = None
     tool_calls: list[_Call] | None = None
 
+    def untag(self) -> None:
+        """Move a piece of reasoning out of the content."""
+        if self.content and (found := REASONING.fullmatch(self.content)):
+            self.content, self.reasoning = None, found[1]
+
     def delta(self, *, first: bool) -> dict[str, Any]:
         """As clients get it: the role stands in a choice's first one only."""
         for place, call in enumerate(self.tool_calls or ()):
@@ -105,8 +111,18 @@ class _Details(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
+    total_tokens: int | None = 0
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
+
+    @property
+    def unseen_tokens(self) -> int:
+        """Reasoning that is in the total alone: Google's services leave it out of
+        `completion_tokens`."""
+        if not self.prompt_tokens:
+            return 0
+        seen = self.prompt_tokens + (self.completion_tokens or 0)
+        return max(0, (self.total_tokens or 0) - seen)
 
 
 class _Chunk(msgspec.Struct):
@@ -121,8 +137,17 @@ _decoder = msgspec.json.Decoder(_Chunk)
 class StreamReading:
     """One streamed answer: `chunk` for each event, in order."""
 
-    def __init__(self, operation: OpenAIOperation[Any], meter: Meter, max_choices: int) -> None:
+    def __init__(
+        self,
+        operation: OpenAIOperation[Any],
+        meter: Meter,
+        max_choices: int,
+        *,
+        tagged: bool = False,
+    ) -> None:
+        """`tagged`: as `Dialect.tagged_reasoning`."""
         self._operation, self._meter, self._max_choices = operation, meter, max_choices
+        self._tagged = tagged
         self._begun: set[int] = set()
         self._reasons: dict[int, str] = {}
         self._taken = meter.completion_tokens
@@ -179,6 +204,8 @@ class StreamReading:
             choice["text"] = one.text or ""
         else:
             del choice["text"]
+            if self._tagged:
+                one.delta.untag()
             choice["delta"] = one.delta.delta(first=one.index not in self._begun)
         self._begun.add(one.index)
         if one.finish_reason:
@@ -192,7 +219,10 @@ class StreamReading:
         if usage is not None:
             self.exact, meter.is_estimated = True, False
             meter.prompt_tokens = max(meter.prompt_tokens, usage.prompt_tokens)
-            meter.completion_tokens = max(meter.completion_tokens, usage.completion_tokens or 0)
+            unseen = usage.unseen_tokens
+            generated = (usage.completion_tokens or 0) + unseen
+            meter.completion_tokens = max(meter.completion_tokens, generated)
+            meter.reasoning_tokens = max(meter.reasoning_tokens, unseen)
             if (of_prompt := usage.prompt_tokens_details) is not None:
                 cached = min(of_prompt.cached_tokens or 0, meter.prompt_tokens)
                 meter.cached_tokens = max(meter.cached_tokens, cached)
