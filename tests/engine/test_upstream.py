@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -285,6 +287,95 @@ async def test_a_key_in_a_file_is_read_again_when_it_changes(
     assert keys == ["first", "second", "second", "second"]
 
 
+def embedded(*vectors: list[float], **more: Any) -> str:
+    """What a server answers; some do not keep the order."""
+    data = [
+        {"object": "embedding", "index": place, "embedding": vector}
+        for place, vector in enumerate(vectors)
+    ]
+    usage = {"usage": {"prompt_tokens": 7, "total_tokens": 7}} | more
+    return json.dumps({"object": "list", "data": data[::-1], "model": "upstream/model"} | usage)
+
+
+def embeds(given: Any = ("one", "two"), **body: Any) -> EngineWork:
+    given = list(given) if isinstance(given, tuple) else given
+    operation = OPERATIONS.named("embeddings")
+    return EngineWork("e1", operation, {"input": given} | body, "shown-name", "salt-of-acme")
+
+
+@asynccontextmanager
+async def pooling(server: Server, **options: Any) -> AsyncIterator[UpstreamEngine]:
+    async with started(server, profile={"runner": "pooling"}, **options) as engine:
+        yield engine
+
+
+async def test_embeddings_are_the_servers_in_the_form_that_is_asked(server: Server) -> None:
+    server.answer = embedded([0.5, -1.0], [0.25, 2.0])
+    async with pooling(server) as engine:
+        assert engine.info.operations == ["embeddings"]
+        answer = await run(engine, embeds(dimensions=2))
+        packed = await run(engine, embeds(encoding_format="base64"))
+        assert engine.stats().prompt_tokens == 14
+        with pytest.raises(InvalidRequest, match="does not support this operation"):
+            await ask(engine)
+    assert server.bodies[0] == {
+        "input": ["one", "two"], "dimensions": 2, "model": "upstream/model",
+        "cache_salt": "salt-of-acme",
+    }  # fmt: skip
+    assert "encoding_format" not in server.bodies[1]
+    assert [one["embedding"] for one in answer.response["data"]] == [[0.5, -1.0], [0.25, 2.0]]
+    assert answer.response["model"] == "shown-name" and answer.meter == Meter(7)
+    first = base64.b64decode(packed.response["data"][0]["embedding"])
+    assert struct.unpack("<2f", first) == (0.5, -1.0)
+
+
+async def test_tokens_of_embeddings_are_estimated_if_the_server_does_not_say(
+    server: Server,
+) -> None:
+    server.answer = embedded([1.0], usage=None)
+    async with pooling(server) as engine:
+        answer = await run(engine, embeds("x" * 400))
+    assert answer.meter.is_estimated and 100 < answer.meter.prompt_tokens < 140
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        embedded([1.0]),
+        embedded([1.0], []),
+        embedded([1.0], [float("1e39")]),
+        embedded([1.0], [2.0])[:-20],
+        '{"data": "AAAA"}',
+        "[" * 5_000,
+    ],
+    ids=["too few", "empty", "too large a number", "cut", "no list", "deep"],
+)
+async def test_what_are_no_embeddings_fails_that_request_alone(server: Server, answer: str) -> None:
+    server.answer = answer
+    async with pooling(server) as engine:
+        with pytest.raises(EngineFailed):
+            await run(engine, embeds())
+        server.answer = embedded([1.0], [2.0])
+        assert (await run(engine, embeds())).finish_reason == "stop"
+
+
+async def test_more_numbers_than_can_be_sent_are_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.operations.pooling.pooling.MAX_ANSWER_BYTES", 10)
+    server.answer = embedded([1.0], [2.0])
+    async with pooling(server) as engine:
+        with pytest.raises(InvalidRequest, match="send fewer inputs"):
+            await run(engine, embeds())
+
+
+async def test_a_server_without_a_field_of_embeddings_is_named(server: Server) -> None:
+    async with pooling(server, dialect="ollama") as engine:
+        with pytest.raises(InvalidRequest, match=r"`truncate_prompt_tokens` is not .* by Ollama"):
+            await run(engine, embeds(truncate_prompt_tokens=4))
+    assert not server.bodies
+
+
 async def test_tool_calls_and_reasoning_are_clients_own(server: Server) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}
     server.answer = events(
@@ -397,7 +488,8 @@ async def test_what_a_server_lacks_is_refused_by_name(
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.name)
 def test_no_dialect_takes_a_field_that_no_operation_has(dialect: Dialect) -> None:
-    known = OPERATIONS.named("chat").accepted | OPERATIONS.named("completion").accepted
+    operations = map(OPERATIONS.named, ("chat", "completion", "embeddings"))
+    known = frozenset().union(*(operation.accepted for operation in operations))
     assert dialect.fields <= known | {"chat_template_kwargs"}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from demo import BASE, TOOL_PARSER
+from demo import BASE, EMBEDDING, TOOL_PARSER
 from demo.smollm2 import base
 from tests.labs.endpoint.sides import stop, wait
 from tests.stack.running import ROOT, free_ports
@@ -31,6 +31,16 @@ def vllm_serve(scratch: Path, *more: str, **environment: str) -> Iterator[str]:
     )  # fmt: skip
     command = [sys.executable, "-m", "tests.labs.endpoint.plain_vllm", "serve", str(BASE), *options]
     with _running([*command, *more], scratch / "vllm.log", environment) as url:
+        yield url
+
+
+@contextmanager
+def vllm_embeds(scratch: Path) -> Iterator[str]:
+    """The demo that embeds, on plain vLLM."""
+    command = [sys.executable, "-m", "tests.labs.endpoint.plain_vllm", "serve", str(EMBEDDING)]
+    command += ["--served-model-name", "theirs", "--dtype", "float32", "--enforce-eager"]
+    command += ["--runner", "pooling", "--max-num-seqs", "8", "--kv-cache-memory-bytes", "64M"]
+    with _running(command, scratch / "vllm.log") as url:
         yield url
 
 

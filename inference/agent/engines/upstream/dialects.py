@@ -15,6 +15,7 @@ from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.operation import Operation
+from inference.operations.pooling.embeddings import EMBEDDINGS
 
 STANDARD = frozenset(
     {
@@ -129,9 +130,7 @@ class Dialect:
             kept["temperature"] = 0
         for name in fields.keys() - self.fields:
             if name in kept and not _without_effect(name, kept.pop(name)):
-                raise InvalidRequest(
-                    f"`{name}` is not supported: this model is served by {self.name}.", param=name
-                )
+                raise self._lacks(name)
         if not self.schemas and _wants_schema(kept.get("response_format")):
             raise InvalidRequest(
                 f"`response_format` with a schema is not supported: this model is served by "
@@ -147,6 +146,23 @@ class Dialect:
         named = {self.renamed.get(name, name): value for name, value in kept.items()}
         return named | {"stream": True, "stream_options": usage}
 
+    def embeddings(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The same for embeddings. All servers send numbers if they are not asked for base64, which
+        some of them ignore.
+
+        Raises:
+            InvalidRequest: it does not have one of them.
+        """
+        kept = {name: value for name, value in fields.items() if name != "encoding_format"}
+        for name in kept.keys() - {"input", "dimensions"} - self.fields:
+            raise self._lacks(name)
+        return kept
+
+    def _lacks(self, name: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"`{name}` is not supported: this model is served by {self.name}.", param=name
+        )
+
 
 def _without_effect(name: str, value: Any) -> bool:
     if name == "top_k" and value == -1:
@@ -159,7 +175,8 @@ def _wants_schema(response_format: Any) -> bool:
 
 
 VLLM = Dialect(
-    "vLLM", "vllm", CHAT.accepted | COMPLETION.accepted | {"chat_template_kwargs"},
+    "vLLM", "vllm",
+    CHAT.accepted | COMPLETION.accepted | EMBEDDINGS.accepted | {"chat_template_kwargs"},
     schemas=True, running_usage=True, salted=True,
     adapters=AdapterDialect("/v1", "model", "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
 )  # fmt: skip

@@ -8,6 +8,7 @@ known. It serves adapters if the server can load them while it runs (`adapters`)
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -38,12 +39,13 @@ from inference.agent.engines.probing import (
     all_finite,
     largest_difference,
 )
-from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.profile import POOLING, EngineProfile
 from inference.agent.engines.upstream.adapters import UpstreamAdapters, is_missing
 from inference.agent.engines.upstream.connection import KeyFile, beginning, client_of
 from inference.agent.engines.upstream.dialects import BY_OPTION, DIALECTS, Dialect, dialect_of
 from inference.agent.engines.upstream.model import card_of, info_of, listed_models, with_adapters
 from inference.agent.engines.upstream.reading import (
+    CHARS_PER_TOKEN,
     MAX_EVENT,
     EventStream,
     ScoredPrompt,
@@ -51,6 +53,7 @@ from inference.agent.engines.upstream.reading import (
     chat_text,
     error_of,
     scored_prompt,
+    vectors_of,
 )
 from inference.errors import AdapterLoadFailed, EngineFailed, InvalidRequest
 from inference.link.engine_info import EngineStats, ModelInfo
@@ -60,6 +63,8 @@ from inference.operations.messages.as_chat import chat_of
 from inference.operations.messages.messages import MESSAGES
 from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import Operation
+from inference.operations.pooling.embeddings import EMBEDDINGS
+from inference.operations.pooling.pooling import MAX_ANSWER_BYTES, Told
 from inference.operations.responses.responses import RESPONSES
 
 log = structlog.get_logger(__name__)
@@ -70,7 +75,11 @@ SENT_AS: Mapping[Operation, OpenAIOperation[Any]] = {
     RESPONSES: CHAT,  # `ResponsesOperation.allowed` makes a chat
     MESSAGES: CHAT,
 }
-"""The operations that are served, each with the one as which the server gets it."""
+"""The operations of a server that generates, each with the one as which it gets it. A server that
+pools has embeddings."""
+MAX_NUMBERS = 5 * MAX_ANSWER_BYTES
+"""Bytes of an answer with embeddings: as text, the numbers of the longest one that can be sent as
+base64."""
 
 
 class UpstreamEngine:
@@ -119,7 +128,8 @@ class UpstreamEngine:
             listed = await listed_models(client, url, model)
             card = card_of(listed, profile.name, model, url)
             spoken = BY_OPTION[dialect] if dialect else dialect_of(url, card)
-            info, loading = info_of(profile, card, url, spoken, SENT_AS), None
+            operations = [EMBEDDINGS] if profile.runner == POOLING else SENT_AS
+            info, loading = info_of(profile, card, url, spoken, operations), None
             if adapters is not None:
                 loading = _adapters(client, spoken, adapters, profile)
                 await loading.take_over(str(card["id"]), [str(one["id"]) for one in listed])
@@ -225,6 +235,11 @@ class UpstreamEngine:
     async def generate(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
         """As the contract says, always on the full path: it reads the server's stream, whether the
         client streams or not."""
+        if work.operation.name not in self.info.operations:
+            raise InvalidRequest("This model's server does not support this operation.")
+        if work.operation is EMBEDDINGS:
+            yield await self._embedded(work)
+            return
         sent_as, fields = _sent_as(work), work.take_fields()
         if work.operation is MESSAGES:
             fields = chat_of(fields, self.info.max_model_len)
@@ -253,6 +268,28 @@ class UpstreamEngine:
         finally:
             self._running -= 1
             self._account(work, reading, len(content))
+
+    async def _embedded(self, work: EngineWork) -> EngineOutput:
+        """An answer with embeddings, in one piece."""
+        fields = work.take_fields()
+        inputs = len(EMBEDDINGS.texts(fields))
+        content = self._content(self._dialect.embeddings(fields), work.adapter, work.cache_salt)
+        self._running += 1
+        try:
+            async with self._answer("embeddings", content, work.adapter) as answer:
+                body = await beginning(answer, MAX_NUMBERS + 5)
+            EMBEDDINGS.check_bytes(len(body) // 5)
+            vectors, tokens = await asyncio.to_thread(vectors_of, body, inputs)
+        finally:
+            self._running -= 1
+        work.meter.is_estimated = not tokens
+        work.meter.prompt_tokens = tokens or max(1, len(content) // CHARS_PER_TOKEN)
+        self._totals.prompt_tokens += work.meter.prompt_tokens
+        told = Told(
+            EMBEDDINGS.answer_id(work.id), work.created, work.model, work.meter.prompt_tokens
+        )
+        whole = await asyncio.to_thread(EMBEDDINGS.plain_answer, fields, vectors, told)
+        return EngineOutput(response=whole, finish_reason="stop")
 
     def _content(
         self, body: dict[str, Any], adapter: LocalAdapter | None, salt: str | None
@@ -363,13 +400,11 @@ def _sent_as(work: EngineWork) -> OpenAIOperation[Any]:
     """The operation as which the server gets a request.
 
     Raises:
-        InferenceError: it can't.
+        EngineFailed: another engine began it.
     """
     if work.resume is not None:
         raise EngineFailed("An answer that another engine began can't be continued upstream.")
-    if (sent_as := SENT_AS.get(work.operation)) is None:
-        raise InvalidRequest("This model's server does not support this operation.")
-    return sent_as
+    return SENT_AS[work.operation]
 
 
 def _choices(fields: dict[str, Any]) -> int:

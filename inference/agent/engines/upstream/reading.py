@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ from inference.errors import (
     Overloaded,
 )
 from inference.operations.openai import OpenAIOperation, drop_unasked
+from inference.operations.pooling.pooling import Vector
 
 MAX_EVENT = 4 << 20
 """Bytes of one event: far above a token with all its log-probabilities."""
@@ -287,6 +290,36 @@ def scored_prompt(body: bytes) -> ScoredPrompt:
         raise EngineFailed("The upstream's answer lacks log-probabilities of its prompt.")
     values = [math.nan if one is None else one for one in found]
     return ScoredPrompt(values, choice.prompt_token_ids or [])
+
+
+class _Embedding(msgspec.Struct):
+    embedding: list[float]
+    index: int = 0
+
+
+class _Embeddings(msgspec.Struct):
+    data: list[_Embedding]
+    usage: _Usage | None = None
+
+
+def vectors_of(body: bytes, inputs: int) -> tuple[list[Vector], int]:
+    """The vector of each of so many inputs, and the prompts' tokens; 0 if the server does not say
+    how many. Takes up to a second.
+
+    Raises:
+        EngineFailed: it is no answer to them.
+    """
+    try:
+        read = msgspec.json.decode(body, type=_Embeddings)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise EngineFailed(f"The upstream sent what is no list of embeddings: {error}.") from None
+    found = sorted(read.data, key=attrgetter("index"))
+    if len(found) != inputs or not all(one.embedding for one in found):
+        raise EngineFailed(f"The upstream sent {len(found)} embeddings of {inputs} inputs.")
+    vectors = [array("f", one.embedding) for one in found]
+    if not all(math.isfinite(sum(map(abs, vector))) for vector in vectors):
+        raise EngineFailed("The upstream sent an embedding with a number that is not finite.")
+    return vectors, 0 if read.usage is None else max(0, read.usage.prompt_tokens)
 
 
 class _ChatChoice(msgspec.Struct):
