@@ -24,6 +24,7 @@ from frontend.views import (
     live,
     members,
     notifications,
+    routes,
     tickets,
     usage,
 )
@@ -287,6 +288,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     "adapters/uploads/<uuid:id>/discard", adapters.discard, name="adapters-discard"
                 ),
                 path("adapters/<str:name>/", include(ADAPTER)),
+                path("routes", routes.routes, name="routes"),
+                path("routes/<str:route>", routes.route, name="routes-one"),
+                path("routes/<str:route>/fit", routes.fit, name="routes-fit"),
+                path("routes/<str:route>/on", routes.turn, {"on": True}, name="routes-on"),
+                path("routes/<str:route>/off", routes.turn, {"on": False}, name="routes-off"),
+                path("routes/<str:route>/delete", routes.remove, name="routes-remove"),
                 path("requests", requests.requests, name="requests"),
                 path("requests/csv", requests.export, name="requests-export"),
                 path("requests/views", views.save, name="requests-save-view"),

@@ -1,5 +1,5 @@
-"""Which option of a route answers a text: the cheapest of which the fit predicts that it does nearly
-as well as the best.
+"""Which option of a route answers a text: the cheapest of which the fit predicts that it does
+nearly as well as the best.
 
 The fit is a logistic regression for each option on hashed words and pairs of words (feature
 hashing: Weinberger et al., ICML 2009), which predicts whether its answer passes. `tenants.routes`
@@ -12,6 +12,7 @@ import math
 import re
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 from zlib import crc32
 
 import msgspec
@@ -31,7 +32,7 @@ def buckets_of(text: str, length: int) -> list[int]:
     of which this may be an excerpt. Numbers count by how many digits they have."""
     tokens = _TOKEN.findall(_DIGIT.sub("0", text.lower()))[:MAX_TOKENS]
     said = [f"length {length.bit_length()}", f"words {len(tokens).bit_length()}", *tokens]
-    said += map(" ".join, zip(tokens, tokens[1:], strict=False))
+    said += map(" ".join, pairwise(tokens))
     return sorted({crc32(one.encode("utf-8", "replace")) % BUCKETS for one in said})
 
 

@@ -1,4 +1,7 @@
-"""Routes: names under which the cheapest sufficient of several models answers (`tenants.routes`)."""
+"""Routes: names under which the cheapest sufficient of several models answers.
+
+`tenants.routes` fits them.
+"""
 
 from __future__ import annotations
 
@@ -141,9 +144,8 @@ class Route(models.Model):
             completed = eval.runs.filter(status=EvalStatus.COMPLETED, model=option)
             run = completed.defer("metadata", "error").order_by("-ended_at", "-pk").first()
             if run is None:
-                raise ValidationError(
-                    f"The eval {eval.label} has no completed run with the model {option}. Start one."
-                )
+                told = f"has no completed run with the model {option}: start one."
+                raise ValidationError(f"The eval {eval.label} {told}")
             found.append(run)
         asked = [run.source.get("input_messages") for run in found]
         if any(one != asked[0] for one in asked):

@@ -9,8 +9,8 @@
    of options assigned at random: the expectation over all such assignments. What the best option
    is was decided on the training rows.
 
-The route gains if it costs less than the best option, passes not less often by more than the margin,
-and passes more often than at random. These are 95 % intervals of paired differences
+The route gains if it costs less than the best option, passes not less often by more than the
+margin, and passes more often than at random. These are 95 % intervals of paired differences
 (`tenants.evals.comparing`). Nothing is random, so the same rows give the same fit.
 """
 
@@ -87,8 +87,8 @@ class RouteDifference(msgspec.Struct, frozen=True):
 
 
 class RouteReport(msgspec.Struct, frozen=True):
-    """What was found on the held-out rows. `quality` is the share of rows that pass, `cost` the mean
-    of a row in pico-units; `best` is the place of the best single option by the training rows.
+    """What was found on the held-out rows. `quality` is the share of rows that pass, `cost` the
+    mean of a row in pico-units; `best` is the place of the best single option by the training rows.
     `choice_ms` is what the router itself takes for a row, of CPU time: no tokens."""
 
     options: list[SingleOption]

@@ -1,5 +1,5 @@
-"""The background job that fits a route. It reads the results of runs in a child process with limits,
-as whatever else clients wrote."""
+"""The background job that fits a route. It reads the results of runs in a child process with
+limits, as whatever else clients wrote."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ _json = msgspec.json.Encoder().encode
 
 
 class RouteFitPlan(msgspec.Struct):
-    """What the child is told: the names of the options, the prices of their prompt and output tokens
-    in micro-units per million, what they were asked, and the margin of the route."""
+    """What the child is told: the names of the options, the prices of their prompt and output
+    tokens in micro-units per million, what they were asked, and the margin of the route."""
 
     models: list[str]
     prices: list[tuple[int, int]]
