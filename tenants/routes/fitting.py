@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from statistics import fmean
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -265,5 +264,5 @@ def _difference(before: Sequence[float], after: Sequence[float]) -> RouteDiffere
     return RouteDifference.of(list(zip(before, after, strict=True)))
 
 
-def _mean(values: Sequence[Any], shares: Sequence[float]) -> float:
+def _mean(values: Sequence[float], shares: Sequence[float]) -> float:
     return sum(share * value for share, value in zip(shares, values, strict=True))

@@ -118,8 +118,9 @@ def _matched(runs: Sequence[Iterator[_GradedRow]]) -> Iterator[list[_GradedRow] 
 
 
 def _row(plan: RouteFitPlan, same: Sequence[_GradedRow]) -> RoutedRow | None:
-    costs = [one.cost(price) for one, price in zip(same, plan.prices, strict=True)]
-    if any(cost is None for cost in costs) or not isinstance(plan.source, AskedModel):
+    priced = [one.cost(price) for one, price in zip(same, plan.prices, strict=True)]
+    costs = tuple(cost for cost in priced if cost is not None)
+    if len(costs) < len(priced) or not isinstance(plan.source, AskedModel):
         return None
     try:
         body = plan.source.body(EvalRow(same[0].item), logprobs=False)
@@ -127,4 +128,4 @@ def _row(plan: RouteFitPlan, same: Sequence[_GradedRow]) -> RoutedRow | None:
     except (TemplateFault, InferenceError):
         return None
     passed = tuple(one.status == "passed" for one in same)
-    return RoutedRow(asked.question, asked.question_chars, passed, tuple(map(int, costs)))
+    return RoutedRow(asked.question, asked.question_chars, passed, costs)
