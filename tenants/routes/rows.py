@@ -76,7 +76,7 @@ def fit_of(task: Mapping[str, Any], files: Sequence[IO[bytes]]) -> dict[str, Any
     plan = msgspec.convert(task, RouteFitPlan)
     found = read(plan, files)
     try:
-        route, report = fit(plan.models, found.rows)
+        route, report = fit(plan.models, found.rows, plan.margin)
     except TooFewRows as error:
         left_out = f" {found.left_out} lack an answer of an option." if found.left_out else ""
         return {"refused_fit": f"{error}{left_out}"}

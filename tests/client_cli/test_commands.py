@@ -22,9 +22,15 @@ from tests.adapters.checks.test_checks import BAD_WEIGHTS
 from tests.adapters.conftest import FakeGateway
 from tests.adapters.working import run_worker
 from tests.client_cli.conftest import Run, adapter
-from tests.frontend.test_routes import REPORT
 from tests.hub.conftest import Hub
-from tests.tenants.making import make_adapter, make_eval, make_key, make_tenant, make_version
+from tests.tenants.making import (
+    ROUTE_REPORT,
+    make_adapter,
+    make_eval,
+    make_key,
+    make_tenant,
+    make_version,
+)
 from tests.tenants.spending import spend
 
 pytestmark = [
@@ -314,7 +320,7 @@ def test_a_route_from_its_creation_to_its_end(
     refused = signed_in("routes", "fit", "auto", make_eval(tenant).pk)
     assert refused.code == 1 and "All options are free" in refused.err
     assert "gains nothing" in signed_in("routes", "on", "auto").err
-    Route.objects.update(report=REPORT | {"runs": dict.fromkeys(("small", "large"), "run")})
+    Route.objects.update(report=ROUTE_REPORT)
     shown = signed_in("routes", "show", "auto")
     assert "large alone" in shown.out and "-0.4 points (-2.1 to +1.3)" in shown.err
     assert signed_in("routes", "off", "auto", "--json").json["reason"] == "It was turned off."

@@ -11,30 +11,9 @@ from django.utils import timezone
 
 from tenants.models import Price, Route, Tenant
 from tests.frontend.clients import client_of
-from tests.tenants.making import make_base, make_eval, make_tenant
+from tests.tenants.making import make_base, make_eval, make_route, make_tenant
 
 pytestmark = pytest.mark.django_db
-
-DIFFERENCE = {"value": -0.004, "low": -0.021, "high": 0.013}
-REPORT: dict[str, Any] = {
-    "options": [
-        {"model": "small", "quality": 0.61, "cost": 41e6, "share": 0.48},
-        {"model": "large", "quality": 0.94, "cost": 410e6, "share": 0.52},
-    ],
-    "best": 1, "training_rows": 1800, "held_out_rows": 1200, "left_out": 3, "threshold": 0.2,
-    "quality": 0.936, "cost": 230e6, "control_quality": 0.79, "control_cost": 233e6,
-    "choice_ms": 0.04, "quality_difference": DIFFERENCE, "cost_difference": DIFFERENCE,
-    "control_difference": {"value": 0.146, "low": 0.12, "high": 0.17},
-    "runs": {"small": "evalrun_1", "large": "evalrun_2"},
-}  # fmt: skip
-
-
-def fitted(tenant: Tenant, **fields: Any) -> Route:
-    """A route that gains."""
-    given = {"name": "auto", "options": ["small", "large"], "best": 1, "fit": 1, "gains": True,
-             "is_on": True, "fitted_at": timezone.now(), "report": REPORT,
-             "reason": "It costs 44 % less."}  # fmt: skip
-    return Route.objects.create(tenant=tenant, **(given | fields))
 
 
 @pytest.fixture
@@ -75,7 +54,7 @@ def test_a_route_is_added_fitted_and_deleted(client: Client, tenant: Tenant) -> 
 
 
 def test_what_a_fit_gained_is_shown(client: Client, tenant: Tenant) -> None:
-    fitted(tenant)
+    make_route(tenant)
     shown = client.get(url("routes-one", "auto")).text
     allowed = "\u22120.4 points (\u22122.1 to +1.3, at least \u22123.0 is allowed)"
     for text in ("large alone", "94%", "48%", "44 % less.", "1,200 others", "0.04 ms", allowed):
@@ -100,7 +79,7 @@ def test_a_route_that_can_not_be(client: Client, fields: dict[str, str], said: s
 
 
 def test_a_viewer_sees_a_route_and_changes_nothing(client: Client, tenant: Tenant) -> None:
-    fitted(tenant)
+    make_route(tenant)
     viewer = client_of(tenant, "viewer")
     shown = viewer.get(url("routes-one", "auto")).text
     assert "large alone" in shown and "Turn off" not in shown and "Fit route" not in shown

@@ -59,7 +59,7 @@ class RouteOutcome:
 def run(scenario: RouteScenario, seed: int, margin: float = 0.03) -> RouteOutcome:
     """Fit a route on generated rows, and use it for others."""
     drawn = questions(scenario, Random(f"{scenario.name} {seed}"))
-    found, report = fit(["small", "large"], list(islice(drawn, scenario.rows)))
+    found, report = fit(["small", "large"], list(islice(drawn, scenario.rows)), margin)
     is_on, _ = report.verdict(margin)
     fresh = list(islice(drawn, FRESH))
     places = [["small", "large"].index(one.model) for one in report.options]

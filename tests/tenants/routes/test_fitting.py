@@ -35,7 +35,7 @@ def rows(scenario: RouteScenario = CLEAR, seed: int = 1) -> list[RoutedRow]:
 
 
 def test_easy_questions_go_to_the_cheap_model_and_quality_stays() -> None:
-    found, report = fit(["small", "large"], rows())
+    found, report = fit(["small", "large"], rows(), 0.05)
     gains, reason = report.verdict(0.05)
     assert gains and reason.startswith("It costs ") and "less than large alone" in reason
     assert report.cost < 0.75 * report.options[1].cost
@@ -48,9 +48,9 @@ def test_easy_questions_go_to_the_cheap_model_and_quality_stays() -> None:
 
 
 def test_the_same_rows_give_the_same_fit_and_options_come_from_the_cheapest_on() -> None:
-    first, report = fit(["small", "large"], rows())
+    first, report = fit(["small", "large"], rows(), 0.05)
     turned = [replace(one, passed=one.passed[::-1], cost=one.cost[::-1]) for one in rows()]
-    second, other = fit(["large", "small"], turned)
+    second, other = fit(["large", "small"], turned, 0.05)
     assert first == second
     assert [one.model for one in other.options] == ["small", "large"]
     same = msgspec.structs.replace(other, choice_ms=report.choice_ms)
@@ -58,13 +58,13 @@ def test_the_same_rows_give_the_same_fit_and_options_come_from_the_cheapest_on()
 
 
 def test_questions_that_tell_nothing_leave_it_off() -> None:
-    _, report = fit(["small", "large"], rows(replace(CLEAR, told=0.0)))
+    _, report = fit(["small", "large"], rows(replace(CLEAR, told=0.0)), 0.05)
     assert report.verdict(0.03)[0] is False
 
 
 def test_a_model_that_is_best_and_cheapest_leaves_nothing_to_save() -> None:
     scenario = replace(CLEAR, small=(0.98, 0.97), large=(0.9, 0.9))
-    _, report = fit(["small", "large"], rows(scenario))
+    _, report = fit(["small", "large"], rows(scenario), 0.05)
     assert report.best == 0
     assert report.verdict(0.03) == (False, "It does not cost less than small alone.")
 
@@ -73,12 +73,12 @@ def test_equal_texts_are_on_the_same_side() -> None:
     """Or a route would seem to know what it has only seen before."""
     few = [replace(one, text=f"text {at % 3}") for at, one in enumerate(rows())]
     with pytest.raises(TooFewRows, match=r"^600 rows can be used \(\d+ to train, \d+ held out\)"):
-        fit(["small", "large"], [one for one in few if one.text == "text 0"] * 3)
+        fit(["small", "large"], [one for one in few if one.text == "text 0"] * 3, 0.05)
 
 
 def test_too_few_rows_are_refused() -> None:
     with pytest.raises(TooFewRows, match=f"at least {MIN_ROWS}"):
-        fit(["small", "large"], rows()[: MIN_ROWS - 1])
+        fit(["small", "large"], rows()[: MIN_ROWS - 1], 0.05)
 
 
 def report(quality: float = 0.0, cost: float = -5.0, control: float = 0.1) -> RouteReport:
