@@ -10,8 +10,8 @@
    of options assigned at random: the expectation over all such assignments. What the best option
    is was decided on the training rows.
 
-The route gains if it costs less than the best option, passes not less often by more than the
-margin, and passes more often than at random. These are 95 % intervals of paired differences
+The route gains if it saves MIN_SAVING of what the best option costs, passes not less often by more
+than the margin, and passes more often than at random. These are 95 % intervals of paired differences
 (`tenants.evals.comparing`). Nothing is random, so the same rows give the same fit.
 """
 
@@ -38,6 +38,8 @@ MIN_ROWS = 150
 MIN_SIDE = 50
 MAX_ROWS = 3000
 """The first ones count. They are fitted in some seconds."""
+MIN_SAVING = 0.02
+"""A smaller share of the cost is not worth a choice, and the luck of a few rows can look like it."""
 STEPS = 120
 PENALTY = 3.0
 """Of squared weights, divided by the rows: as strong as evidence from three rows."""
@@ -110,8 +112,9 @@ class RouteReport(msgspec.Struct, frozen=True):
     def verdict(self, margin: float) -> tuple[bool, str]:
         """Whether the route gains, and why, in words."""
         best, loss = self.options[self.best], self.quality_difference
-        if self.cost_difference.high >= 0:
-            return False, f"It does not cost less than {best.model} alone."
+        if self.cost_difference.high > -MIN_SAVING * best.cost:
+            least = f"{100 * MIN_SAVING:.0f} %"
+            return False, f"It does not surely save {least} of what {best.model} alone costs."
         if loss.low < -margin:
             return False, (
                 f"It may pass {_points(-loss.low)} points less than {best.model} alone, and "

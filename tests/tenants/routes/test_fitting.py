@@ -66,7 +66,7 @@ def test_a_model_that_is_best_and_cheapest_leaves_nothing_to_save() -> None:
     scenario = replace(CLEAR, small=(0.98, 0.97), large=(0.9, 0.9))
     _, report = fit(["small", "large"], rows(scenario), 0.05)
     assert report.best == 0
-    assert report.verdict(0.03) == (False, "It does not cost less than small alone.")
+    assert report.verdict(0.03) == (False, "It does not surely save 2 % of what small alone costs.")
 
 
 def test_equal_texts_are_on_the_same_side() -> None:
@@ -97,7 +97,7 @@ def report(quality: float = 0.0, cost: float = -5.0, control: float = 0.1) -> Ro
     ("found", "said"),
     [
         (report(), "It costs 50 % less than large alone, and passes +0.0 points (-2.0 to +2.0)."),
-        (report(cost=-1.0), "It does not cost less than large alone."),
+        (report(cost=-1.0), "It does not surely save 2 % of what large alone costs."),
         (
             report(quality=-0.02),
             "It may pass 4.0 points less than large alone, and 3.0 are allowed.",
