@@ -10,9 +10,9 @@
    of options assigned at random: the expectation over all such assignments. What the best option
    is was decided on the training rows.
 
-The route gains if it saves MIN_SAVING of what the best option costs, passes not less often by more
-than the margin, and passes more often than at random. These are 95 % intervals of paired differences
-(`tenants.evals.comparing`). Nothing is random, so the same rows give the same fit.
+The route gains if it saves MIN_SAVING of what the best option costs, passes not less often by
+more than the margin, and passes more often than at random. These are 95 % intervals of paired
+differences (`tenants.evals.comparing`). Nothing is random, so the same rows give the same fit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MIN_SIDE = 50
 MAX_ROWS = 3000
 """The first ones count. They are fitted in some seconds."""
 MIN_SAVING = 0.02
-"""A smaller share of the cost is not worth a choice, and the luck of a few rows can look like it."""
+"""A smaller share of the cost is not worth a choice, and can be the luck of a few rows."""
 STEPS = 120
 PENALTY = 3.0
 """Of squared weights, divided by the rows: as strong as evidence from three rows."""

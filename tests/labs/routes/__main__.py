@@ -12,7 +12,6 @@ from tests.labs.routes.simulation import RouteOutcome, RouteScenario, run
 
 PLAIN = RouteScenario("easy and hard questions")
 HINTED = replace(PLAIN, name="the wording tells in 7 of 10", told=0.7)
-NEARLY = RouteScenario("useless: the small model is nearly as good", (0.93,) * 2, (0.95,) * 2, 0.0)
 SCENARIOS = (
     PLAIN,
     replace(PLAIN, name="with 400 rows", rows=400),

@@ -16,6 +16,7 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 from inference.routes import RouteFit
 from tenants.adapters.uploads.keeping import check_name
 from tenants.adapters.uploads.refusals import UploadRefused
+from tenants.batches.jobs import _unknown_models
 from tenants.errors import RouteBeingFitted, RouteNotGaining, TooManyRoutes
 from tenants.models import (
     AdapterVersion,
@@ -31,7 +32,14 @@ from tenants.models.routes import FIT_TIME, MAX_ROUTES
 from tenants.routes import jobs
 from tests.labs.routes.simulation import RouteScenario, questions
 from tests.tenants.callers import Api, with_key
-from tests.tenants.making import make_base, make_eval, make_eval_run, make_key, make_tenant
+from tests.tenants.making import (
+    make_base,
+    make_batch,
+    make_eval,
+    make_eval_run,
+    make_key,
+    make_tenant,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -250,6 +258,15 @@ def test_another_tenant_sees_no_route(route: Route) -> None:
     foreign = ask("POST", "routes", {"name": "auto", "options": ["base", "support"]})
     assert foreign.status_code == 400  # the adapter is not its own
     assert ask("POST", "routes", {"name": "auto", "options": ["base", "other"]}).status_code == 201
+
+
+def test_a_batch_may_name_a_route_of_its_tenant(route: Route) -> None:
+    def unknown(tenant: Tenant) -> list[int]:
+        batch = make_batch(make_key(tenant, "inference")[0])
+        return [one["line"] for one in _unknown_models(batch, {"auto": 1, "nothing": 2})]
+
+    assert unknown(route.tenant) == [2]
+    assert unknown(make_tenant("globex")) == [1, 2]
 
 
 def test_a_tenant_has_at_most_so_many(route: Route) -> None:
