@@ -30,38 +30,39 @@ def url(page: str, *more: Any) -> str:
 
 def add(client: Client, **fields: Any) -> Any:
     given = {"name": "auto", "options": "small\r\n\r\nlarge\r\n", "margin": "5"}
-    return client.post(url("routes"), given | fields, follow=True)
+    return client.post(url("adapters-routes"), given | fields, follow=True)
 
 
 def test_a_route_is_added_fitted_and_deleted(client: Client, tenant: Tenant) -> None:
-    assert "No routes yet" in client.get(url("routes")).text
+    assert "No routes yet" in client.get(url("adapters-routes")).text
+    assert url("adapters-routes") in client.get(url("adapters")).text
     shown = add(client).text
     assert "are answered by large until it is fitted" in shown and "Nothing is known yet" in shown
     route = Route.objects.get()
     assert (route.options, route.margin, route.is_on) == (["small", "large"], 0.05, False)
-    assert "auto" in client.get(url("routes")).text
+    assert "auto" in client.get(url("adapters-routes")).text
     eval = make_eval(tenant, "Q & A")
-    refused = client.post(url("routes-fit", "auto"), {"eval": eval.pk})
+    refused = client.post(url("adapters-route-fit", "auto"), {"eval": eval.pk})
     assert refused.status_code == 422
     assert "The eval Q &amp; A has no completed run with the model small" in refused.text
     foreign = make_eval(make_tenant("globex"))
-    refused = client.post(url("routes-fit", "auto"), {"eval": foreign.pk})
+    refused = client.post(url("adapters-route-fit", "auto"), {"eval": foreign.pk})
     assert "This is not an eval of this tenant." in refused.text
-    refused = client.post(url("routes-on", "auto"), follow=True)
+    refused = client.post(url("adapters-route-on", "auto"), follow=True)
     assert "its last fit gains nothing" in refused.text
-    assert "“auto” deleted" in client.post(url("routes-remove", "auto"), follow=True).text
-    assert client.get(url("routes-one", "auto")).status_code == 404
+    assert "“auto” deleted" in client.post(url("adapters-route-remove", "auto"), follow=True).text
+    assert client.get(url("adapters-route", "auto")).status_code == 404
 
 
 def test_what_a_fit_gained_is_shown(client: Client, tenant: Tenant) -> None:
     make_route(tenant)
-    shown = client.get(url("routes-one", "auto")).text
+    shown = client.get(url("adapters-route", "auto")).text
     allowed = "\u22120.4 points (\u22122.1 to +1.3, at least \u22123.0 is allowed)"
     for text in ("large alone", "94%", "48%", "44 % less.", "1,200 others", "0.04 ms", allowed):
         assert text in shown, text
-    assert "“auto” is off." in client.post(url("routes-off", "auto"), follow=True).text
-    assert "All requests are answered by large." in client.get(url("routes-one", "auto")).text
-    assert "“auto” is on." in client.post(url("routes-on", "auto"), follow=True).text
+    assert "“auto” is off." in client.post(url("adapters-route-off", "auto"), follow=True).text
+    assert "All requests are answered by large." in client.get(url("adapters-route", "auto")).text
+    assert "“auto” is on." in client.post(url("adapters-route-on", "auto"), follow=True).text
 
 
 @pytest.mark.parametrize(
@@ -81,11 +82,17 @@ def test_a_route_that_can_not_be(client: Client, fields: dict[str, str], said: s
 def test_a_viewer_sees_a_route_and_changes_nothing(client: Client, tenant: Tenant) -> None:
     make_route(tenant)
     viewer = client_of(tenant, "viewer")
-    shown = viewer.get(url("routes-one", "auto")).text
+    shown = viewer.get(url("adapters-route", "auto")).text
     assert "large alone" in shown and "Turn off" not in shown and "Fit route" not in shown
-    for page in ("routes-on", "routes-off", "routes-remove", "routes-fit"):
+    for page in (
+        "adapters-route-on",
+        "adapters-route-off",
+        "adapters-route-remove",
+        "adapters-route-fit",
+    ):
         assert viewer.post(url(page, "auto")).status_code == 403
-    assert viewer.post(url("routes"), {"name": "x"}).status_code == 403
+    assert viewer.post(url("adapters-routes"), {"name": "x"}).status_code == 403
     assert (
-        client_of(make_tenant("globex"), "owner").get(url("routes-one", "auto")).status_code == 404
+        client_of(make_tenant("globex"), "owner").get(url("adapters-route", "auto")).status_code
+        == 404
     )

@@ -87,13 +87,13 @@ def routes(request: HttpRequest, caller: Caller) -> HttpResponse:
         return _list(request, caller, form)
     said = f"Requests for “{made.name}” are answered by {made.answers_if_off} until it is fitted."
     messages.success(request, said)
-    return redirect("routes-one", caller.tenant.slug, made.name)
+    return redirect("adapters-route", caller.tenant.slug, made.name)
 
 
 def _list(request: HttpRequest, caller: Caller, form: RouteForm) -> HttpResponse:
     found = caller.tenant.routes.defer("packed")
     context = {"routes": found, "form": form, "may_edit": caller.may(EDIT)}
-    return render(request, "routes/routes.html", context, status=422 if form.errors else 200)
+    return render(request, "adapters/routes.html", context, status=422 if form.errors else 200)
 
 
 @never_cache
@@ -114,7 +114,7 @@ def _page(request: HttpRequest, caller: Caller, found: Route, form: RouteFitForm
         "form": form,
         "may_edit": caller.may(EDIT),
     }
-    return render(request, "routes/route.html", context, status=422 if form.errors else 200)
+    return render(request, "adapters/route.html", context, status=422 if form.errors else 200)
 
 
 @require_POST
@@ -131,7 +131,7 @@ def fit(request: HttpRequest, caller: Caller, route: str) -> HttpResponse:
     except ValidationError as error:
         form.add_error(None, [*error.messages])
         return _page(request, caller, found, form)
-    return redirect("routes-one", caller.tenant.slug, route)
+    return redirect("adapters-route", caller.tenant.slug, route)
 
 
 @require_POST
@@ -145,7 +145,7 @@ def turn(request: HttpRequest, caller: Caller, route: str, on: bool) -> HttpResp
         else:
             found.turn_off()
         messages.success(request, f"“{route}” is {'on' if on else 'off'}.")
-    return redirect("routes-one", caller.tenant.slug, route)
+    return redirect("adapters-route", caller.tenant.slug, route)
 
 
 @require_POST
@@ -154,7 +154,7 @@ def remove(request: HttpRequest, caller: Caller, route: str) -> HttpResponse:
     """Delete a route."""
     _found(caller, route).delete()
     messages.success(request, f"“{route}” deleted: requests that name it are refused.")
-    return redirect("routes", caller.tenant.slug)
+    return redirect("adapters-routes", caller.tenant.slug)
 
 
 def _found(caller: Caller, name: str) -> Route:
