@@ -27,7 +27,7 @@ from frontend.views import (
     tickets,
     usage,
 )
-from frontend.views.adapters import adapters, gates, repairs, splits, versions
+from frontend.views.adapters import adapters, gates, repairs, routes, splits, versions
 from frontend.views.batches import batches, creating, files
 from frontend.views.evals import comparison, evals
 from frontend.views.evals import runs as eval_runs
@@ -287,6 +287,14 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     "adapters/uploads/<uuid:id>/discard", adapters.discard, name="adapters-discard"
                 ),
                 path("adapters/<str:name>/", include(ADAPTER)),
+                path("routes", routes.routes, name="adapters-routes"),
+                path("routes/<str:route>", routes.route, name="adapters-route"),
+                path("routes/<str:route>/fit", routes.fit, name="adapters-route-fit"),
+                path("routes/<str:route>/on", routes.turn, {"on": True}, name="adapters-route-on"),
+                path(
+                    "routes/<str:route>/off", routes.turn, {"on": False}, name="adapters-route-off"
+                ),
+                path("routes/<str:route>/delete", routes.remove, name="adapters-route-remove"),
                 path("requests", requests.requests, name="requests"),
                 path("requests/csv", requests.export, name="requests-export"),
                 path("requests/views", views.save, name="requests-save-view"),

@@ -20,6 +20,7 @@ class TenantsConfig(AppConfig):
         from tenants.files import jobs as of_files  # noqa: F401
         from tenants.notifications import watching  # noqa: F401
         from tenants.offboarding import jobs as of_offboarding  # noqa: F401
+        from tenants.routes import jobs as of_routes  # noqa: F401
         from tenants.splits import jobs as of_splits  # noqa: F401
         from tenants.tuning import comparison  # noqa: F401
         from tenants.tuning import jobs as of_tuning  # noqa: F401

@@ -89,6 +89,24 @@ class SplitEnded(Refused):
     code = "split_ended"
 
 
+class RouteBeingFitted(Refused):
+    """The route is being fitted already. Wait until that has ended."""
+
+    code = "route_being_fitted"
+
+
+class RouteNotGaining(Refused):
+    """The route can't be turned on: its last fit gains nothing, or there is none."""
+
+    code = "route_not_gaining"
+
+
+class TooManyRoutes(Refused):
+    """The tenant has the maximum number of routes. Delete one first."""
+
+    code = "too_many_routes"
+
+
 class KeyRevoked(Refused):
     """A revoked key cannot be changed."""
 

@@ -91,6 +91,8 @@ STATES = {
     "shared": "ok",
     "in force": "ok",
     "answered": "ok",
+    "on": "ok",
+    "being fitted": "busy",
     "delivered": "ok",
     "gone": "warn",
     "scheduled": "busy",

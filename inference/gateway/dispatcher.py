@@ -199,7 +199,7 @@ class Dispatcher:
             watch=watch,
             trace=trace,
         )
-        return replace(order, started_at=account.started_at)
+        return replace(order, started_at=account.started_at, route=account.route)
 
     def _order(
         self,
@@ -239,6 +239,7 @@ class Dispatcher:
             retention=retention,
             id=id,
             prefix=prefix,
+            route=call.route,
         )
 
     async def _admit(
@@ -257,7 +258,9 @@ class Dispatcher:
         target = await self._target(grant, call, line, arrival, shadow)
         if target.defaults:
             await pause(len(call.body))
+            chosen = call.model, call.route
             call = operation.parse(with_defaults(call.take_body(), target.defaults))
+            call.model, call.route = chosen
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
         estimate = operation.estimate(call, usual, target.max_model_len)
         resolved = LoopIteration()
@@ -301,9 +304,9 @@ class Dispatcher:
         arrival: Arrival,
         shadow: int | None,
     ) -> ResolvedTarget:
-        """What the call's model resolves to, chosen by its split if it has one, with the price that
-        applies: batch lines have their own."""
-        resolved = await self._directory.resolve(grant, call.model)
+        """What the call's model resolves to, chosen by its route and its split if it has them, with
+        the price that applies: batch lines have their own."""
+        resolved = routed(await self._directory.resolve(grant, call.model), call)
         if shadow is None:
             target = choose(resolved, arrival)
         elif (candidate := shadow_target(resolved, shadow)) is not None:
@@ -320,6 +323,17 @@ class Dispatcher:
             request = stream.request
             tenant_id, base_model = request.grant.tenant_id, request.target.base_model
             self._prompts.learn(tenant_id, base_model, body_bytes, tokens)
+
+
+def routed(target: ResolvedTarget, call: Call) -> ResolvedTarget:
+    """The option that answers the call, if the target is a route; then the call is one of that
+    option from now on, so that its answer names it."""
+    if target.route is None:
+        return target
+    asked = call.beginnings
+    option = target.route.choose(asked.question, asked.question_chars)
+    call.model, call.route = option.model, target.route.name
+    return option
 
 
 def arrival_of(id: str, call: Call, headers: Mapping[bytes, bytes] = NO_HEADERS) -> Arrival:

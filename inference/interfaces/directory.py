@@ -9,7 +9,7 @@ rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +18,7 @@ import msgspec
 from inference.errors import InferenceError, PermissionDenied
 from inference.link.accounts import Usage
 from inference.link.engine_info import AdapterRef
+from inference.routes import RouteFit
 
 INFERENCE = "inference"
 """The scope of keys that may send requests to models; management keys may lack it."""
@@ -145,6 +146,32 @@ class TrafficSplit(msgspec.Struct, frozen=True):
     candidate gets copies of its share, which are billed to this key."""
 
 
+class TrafficRoute(msgspec.Struct, frozen=True):
+    """The options between which a route chooses for each request.
+
+    `options` are from the cheapest on; those that the key may not use, or that do not exist any
+    more, are None, and at least one is not. `best` is the one that answers if nothing is chosen.
+    """
+
+    name: str
+    options: Sequence[ResolvedTarget | None]
+    best: int
+    fit: RouteFit | None = None
+    """None: nothing is chosen."""
+
+    def choose(self, text: str, length: int) -> ResolvedTarget:
+        """The option that answers a request with this text, an excerpt of one of `length`
+        characters; without a text the best option, or the most expensive one if that is None."""
+        usable = [at for at, option in enumerate(self.options) if option is not None]
+        if self.fit is not None and text:
+            chosen = self.fit.choose(text, length, usable)
+        else:
+            chosen = self.best if self.best in usable else usable[-1]
+        option = self.options[chosen]
+        assert option is not None, "it is one of the usable ones"
+        return option
+
+
 class ResolvedTarget(msgspec.Struct, frozen=True):
     """What a model name resolves to for a grant: a base model, or one adapter version on it."""
 
@@ -178,6 +205,9 @@ class ResolvedTarget(msgspec.Struct, frozen=True):
     """Set until the version is chosen (`splitting.choose`)."""
     arm: SplitArm | None = None
     """Set if it was chosen by a split."""
+    route: TrafficRoute | None = None
+    """Set if the name is that of a route; the rest is that of the option that answers if nothing is
+    chosen."""
 
     def price_on(self, *, overflow: bool) -> TokenPrice:
         """The price if an overflow engine answers, or another one."""
@@ -215,7 +245,7 @@ class ModelCard:
         return cls(
             target.model,
             target.created,
-            OUR_MODELS if target.adapter is None else grant.tenant,
+            OUR_MODELS if target.adapter is None and target.route is None else grant.tenant,
             target.base_model,
             target.max_model_len,
             target.price,

@@ -61,6 +61,8 @@ class Account(Value, frozen=True):
     """Id of the request's OpenTelemetry trace, if it has one."""
     overflow: bool = False
     """Whether the attempt was dispatched to an overflow engine (`ModelInfo.overflow`)."""
+    route: str = ""
+    """The name of the route that chose the model, if one did."""
 
 
 ATTEMPTS_OF_A_TURN = 1000

@@ -154,6 +154,8 @@ class Chat(OpenAIOperation[_ChatFields]):
                 beginnings.add(text)
             beginnings.mark()
             beginnings.open(message.role, message.said())
+        asked = next((one for one in reversed(fields.messages) if one.role == "user"), None)
+        beginnings.ask(() if asked is None else asked.said())
         return beginnings
 
     def safety_identifier(self, fields: _ChatFields) -> str:

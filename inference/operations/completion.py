@@ -13,6 +13,8 @@ from inference.operations.estimate import MAX_TOKENS
 from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 
+MAX_ASKED_BYTES = 1 << 16
+"""By a longer prompt no route chooses: it would have to be decoded for that alone."""
 COMPLETION_TOKENS = 16
 """Most tokens that a completion without `max_tokens` generates; the default of OpenAI and vLLM."""
 
@@ -63,6 +65,8 @@ class CompletionOperation(OpenAIOperation[_CompletionFields]):
             text = memoryview(fields.prompt)[1:-1][:MAX_CHARS]
             beginnings.add(str(text, "latin-1"))
             beginnings.mark()
+            if len(memoryview(fields.prompt)) <= MAX_ASKED_BYTES:
+                beginnings.ask(_texts(fields.prompt))
         return beginnings
 
     def logprobs(self, fields: _CompletionFields) -> int:
@@ -109,6 +113,14 @@ class CompletionOperation(OpenAIOperation[_CompletionFields]):
         raise InvalidRequest(
             "The synthetic engine supports only one prompt per request.", param="prompt"
         )
+
+
+def _texts(prompt: msgspec.Raw) -> list[str]:
+    """The prompt if it is one text; one with half of a character is refused by the engine."""
+    try:
+        return [msgspec.json.decode(prompt, type=str)]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
 
 
 def _check_prompt(prompt: Any) -> None:

@@ -51,7 +51,8 @@ class Call:
     engine needs (`ModelInfo.parsers`). `body` is sent to the engine's agent: the client's bytes,
     unless the operation rewrites them. `beginnings` are those of its prompt, empty if it has
     several. `user` and `safety_identifier` are its fields of these names, which only choose between
-    the versions of a split. `structure` is what its finished answer is checked against.
+    the versions of a split. `structure` is what its finished answer is checked against. `route` is
+    the name of the route that chose its `model`, if one did.
 
     Operations with further fields have a subclass (`responses.call.ResponseCall`).
     """
@@ -69,6 +70,7 @@ class Call:
     user: str = ""
     safety_identifier: str = ""
     structure: AskedStructure | None = None
+    route: str = ""
 
     @property
     def grows(self) -> bool:

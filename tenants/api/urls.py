@@ -13,6 +13,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.gates import AliasGate
+from tenants.api.endpoints.adapters.routes import Routes
 from tenants.api.endpoints.adapters.sessions import Uploads
 from tenants.api.endpoints.adapters.splits import AliasSplit, SplitHistory
 from tenants.api.endpoints.alerts import AlertRules
@@ -97,6 +98,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
         )
         for action in ("pause", "resume", "promote", "stop", "evaluate")
     ),
+    path("routes", Routes.as_view(LIST | CREATE)),
+    path("routes/<str:name>", Routes.as_view(READ | DELETE)),
+    path("routes/<str:name>/fit", Routes.as_view({"post": "fit"})),
+    path("routes/<str:name>/on", Routes.as_view({"post": "turn_on"})),
+    path("routes/<str:name>/off", Routes.as_view({"post": "turn_off"})),
     path("uploads", Uploads.as_view(LIST | CREATE)),
     path(
         "uploads/<uuid:id>",

@@ -22,7 +22,7 @@ from tenants.batch_states import Status
 from tenants.batches import response_leases, writing
 from tenants.batches.reading import MAX_BYTES
 from tenants.files import blobs
-from tenants.models import AdapterVersion, BaseModel, Batch, State
+from tenants.models import AdapterVersion, BaseModel, Batch, Route, State
 from tenants.naming import adapter_of
 from tenants.queueing import has_job
 
@@ -96,8 +96,11 @@ def _unknown_models(batch: Batch, models: dict[str, int]) -> list[dict[str, Any]
     bases = set(BaseModel.objects.values_list("name", flat=True))
     versions = AdapterVersion.objects.filter(adapter__tenant=batch.tenant_id, state=State.READY)
     names = bases | set(versions.values_list("adapter__name", flat=True))
+    routes = set(Route.objects.filter(tenant=batch.tenant_id).values_list("name", flat=True))
     errors: list[dict[str, Any]] = []
     for model, line in models.items():
+        if model in routes - names:  # which options the key may use is seen when a line runs
+            continue
         name = model if model in bases else adapter_of(model).partition("@")[0]
         if name not in names or not batch.key.may_use(name):
             told = f"The model `{model[:200]}` does not exist or you do not have access to it."

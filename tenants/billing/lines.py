@@ -38,7 +38,7 @@ TOKENS = "prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens"
 TIMES = "given_s, queue_s, load_s, ttft_s, total_s"
 BILL = f"""{GROUP}, version_id, engine_id, journal, {TOKENS}, prompt_price, cached_prompt_price,
         output_price, cost, finish_reason, {TIMES}, attempt,
-        inherited_tokens, trace_id, overflow, is_estimated"""
+        inherited_tokens, trace_id, overflow, is_estimated, route"""
 """Columns of an event that come from its entry, besides `id` and `started_at`."""
 
 
@@ -71,6 +71,7 @@ WITH sent AS MATERIALIZED (
            {_time("1->>8")} AS given_s,
            left(coalesce(e->2->1->>9, ''), 32) AS trace_id,
            coalesce((e->2->1->>10)::boolean, false) AS overflow,
+           left(coalesce(e->2->1->>11, ''), 63) AS route,
            coalesce((e->2->3->>8)::boolean, false) AS is_estimated
     FROM jsonb_array_elements(%s) AS e
 )"""

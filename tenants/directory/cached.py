@@ -14,13 +14,15 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
+from msgspec.structs import replace
 
 from inference.errors import InferenceError, InvalidApiKey, Unavailable
 from inference.interfaces.directory import INFERENCE, Grant, ModelCard, ResolvedTarget
 from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, Revisions
+from inference.routes import RouteFit
 from tenants.directory import catalogue
-from tenants.directory.catalogue import BaseRow, Catalogue
+from tenants.directory.catalogue import BaseRow, Catalogue, RouteRow
 from tenants.directory.invalidating_cache import FRESH_S, InvalidatingCache, Tag
 from tenants.directory.known_keys import KnownKey, UnknownKey, admit, attributed, revocation
 from tenants.directory.notices import Notice
@@ -34,6 +36,7 @@ MAX_KEYS = 50_000
 MAX_UNKNOWN = 10_000
 """Cached separately, so that a flood of bad keys cannot evict known ones."""
 MAX_CATALOGUES = 2_000
+MAX_FITS = 500
 UNKNOWN_S = 1.0
 """How long a key is cached as unknown."""
 RETRY_S = 0.5
@@ -65,7 +68,10 @@ class CachedDirectory:
         self._unknown: InvalidatingCache[bytes, UnknownKey] = InvalidatingCache(MAX_UNKNOWN)
         self._names: InvalidatingCache[int, Catalogue] = InvalidatingCache(MAX_CATALOGUES)
         self._bases: InvalidatingCache[str, Mapping[str, BaseRow]] = InvalidatingCache(1)
-        self._caches = (self._keys, self._unknown, self._names, self._bases)
+        # Never changed: a route that is fitted again has another number. Each is 64 KiB.
+        self._fits: InvalidatingCache[tuple[int, int], tuple[RouteFit | None]]
+        self._fits = InvalidatingCache(MAX_FITS)
+        self._caches = (self._keys, self._unknown, self._names, self._bases, self._fits)
         self._reader = reader
         self._on_revoked: list[Callable[[int, InferenceError], None]] = []
         self._on_archived: list[Callable[[str], None]] = []
@@ -142,10 +148,15 @@ class CachedDirectory:
             PermissionDenied: the key lacks the scope for inference.
         """
         bases, own = await self._names_of(grant)
+        route = None if name in bases else own.routes.get(name)
+        fit = None if route is None else await self._fit_of(route)
         # Last, so that nothing is awaited between this check and the caller's submit: for a key
         # revoked after it, `on_revoked` finds the stream.
         await self._require_current(grant)
-        return catalogue.resolve(grant, name, bases, own, now=time.time())
+        target = catalogue.resolve(grant, name, bases, own, now=time.time())
+        if target.route is None or fit is None:
+            return target
+        return replace(target, route=replace(target.route, fit=fit))
 
     async def models(self, grant: Grant) -> list[ModelCard]:
         """All models that this key may use; see `interfaces.directory.Directory`.
@@ -252,7 +263,8 @@ class CachedDirectory:
             return {row.name: row for row in await self._reader.base_models()}
 
         async def read_catalogue() -> Catalogue:
-            return Catalogue(await self._reader.ready_versions(grant.tenant_id))
+            versions = await self._reader.ready_versions(grant.tenant_id)
+            return Catalogue(versions, await self._reader.routes(grant.tenant_id))
 
         tags: list[Tag] = [("tenant", grant.tenant_id)]
         bases = await self._reads.get(self._bases, BASES, load=read_bases, tags=lambda _: [BASES])
@@ -260,6 +272,19 @@ class CachedDirectory:
             self._names, grant.tenant_id, load=read_catalogue, tags=lambda _: tags
         )
         return bases, own
+
+    async def _fit_of(self, route: RouteRow) -> RouteFit | None:
+        """What chooses between the route's options; None if it is off, or was fitted again since it
+        was read."""
+        if (number := route.fit) is None:
+            return None
+
+        async def read() -> tuple[RouteFit | None]:
+            return (await self._reader.route_fit(route.id, number),)
+
+        key = route.id, number
+        (fit,) = await self._reads.get(self._fits, key, load=read, tags=lambda _: [("fit", *key)])
+        return fit
 
     # --- For the listener ------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -18,6 +19,7 @@ from inference.interfaces.directory import (
     ModelCard,
     ResolvedTarget,
     TokenPrice,
+    TrafficRoute,
     TrafficSplit,
 )
 from inference.link.engine_info import AdapterRef
@@ -94,6 +96,20 @@ class VersionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteRow:
+    """A route of the tenant. `options` are names of models, from the cheapest on, and `best` is the
+    place of one of them; `created` is a unix time in seconds."""
+
+    id: int
+    name: str
+    options: list[str]
+    best: int
+    created: int
+    fit: int | None = None
+    """The number of the fit that chooses; None if it is off."""
+
+
+@dataclass(frozen=True, slots=True)
 class PinRow:
     """The live version of a pinned adapter."""
 
@@ -114,9 +130,9 @@ def unknown(name: str, why: str = "") -> UnknownModel:
 
 
 class Catalogue:
-    """The ready adapter versions of one tenant."""
+    """The ready adapter versions and the routes of one tenant."""
 
-    def __init__(self, rows: Iterable[VersionRow]) -> None:
+    def __init__(self, rows: Iterable[VersionRow], routes: Iterable[RouteRow] = ()) -> None:
         found: defaultdict[str, list[VersionRow]] = defaultdict(list)
         for row in rows:
             found[row.adapter].append(row)
@@ -126,6 +142,10 @@ class Catalogue:
             for rows in found.values()
             for row in rows
             for split in row.splits or ()
+        }
+        # An adapter's name is never that of a route; if it were, the adapter would have it.
+        self.routes: Mapping[str, RouteRow] = {
+            route.name: route for route in routes if route.name not in found
         }
         self._limits: dict[int, tuple[Limits, ...]] = {}
         self._ready: dict[str, Revisions | None] = {}
@@ -229,13 +249,40 @@ def overflow_price_at(now: float, grant: Grant, base: BaseRow) -> TokenPrice | N
 def resolve(
     grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
 ) -> ResolvedTarget:
-    """Resolve a name for the grant at this unix time.
+    """Resolve a name for the grant at this unix time; of a route without its fit.
 
     Names of base models take precedence over those of adapters, which fine-tuned models have too.
 
     Raises:
         UnknownModel: there is no such model, or the key may not use it.
     """
+    if name not in bases and (route := own.routes.get(name)) is not None:
+        return _route_target(grant, route, bases, own, now=now)
+    return _model(grant, name, bases, own, now=now)
+
+
+def _route_target(
+    grant: Grant, row: RouteRow, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
+) -> ResolvedTarget:
+    options = list[ResolvedTarget | None]()
+    for name in row.options:
+        try:
+            options.append(_model(grant, name, bases, own, now=now))
+        except UnknownModel:
+            options.append(None)
+    if not any(options):
+        raise unknown(row.name)
+    route = TrafficRoute(row.name, options, row.best)
+    fallback = route.choose("", 0)
+    return msgspec.structs.replace(
+        fallback, model=row.name, created=row.created, split=None, route=route
+    )
+
+
+def _model(
+    grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
+) -> ResolvedTarget:
+    """A base model, or a version of an adapter. Raises UnknownModel."""
     if not allowed(grant, name if name in bases else adapter_of(name).partition("@")[0]):
         raise unknown(name)
     if name in bases:
@@ -342,10 +389,10 @@ def _ref(tenant: str, row: VersionRow | PinRow) -> AdapterRef:
 def cards(
     grant: Grant, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
 ) -> list[ModelCard]:
-    """Every model that the key may use, by name, with its price at this unix time."""
-    names = {*bases, *(row.adapter for row in own.live())}
-    return [
-        ModelCard.of(grant, resolve(grant, name, bases, own, now=now))
-        for name in sorted(names)
-        if allowed(grant, name)
-    ]
+    """Every model that the key may use, by name, with its price at this unix time; routes too, each
+    with that of the option that answers if nothing is chosen."""
+    found = list[ModelCard]()
+    for name in sorted({*bases, *(row.adapter for row in own.live()), *own.routes}):
+        with suppress(UnknownModel):
+            found.append(ModelCard.of(grant, resolve(grant, name, bases, own, now=now)))
+    return found

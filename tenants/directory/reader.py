@@ -8,12 +8,14 @@ from datetime import datetime
 
 from inference.errors import InvalidApiKey
 from inference.interfaces.directory import Grant, Limits
+from inference.routes import RouteFit
 from tenants.database import ANSWER_S, Database
 from tenants.directory.catalogue import (
     BaseRow,
     PinRow,
     PoolRow,
     Prices,
+    RouteRow,
     VersionRow,
     defaults_of,
 )
@@ -116,6 +118,14 @@ JOIN tenants_basemodel b ON b.id = a.base_model_id
 JOIN tenants_adapterversion v ON v.adapter_id = a.id
 WHERE a.tenant_id = %s AND v.state = 'ready'
 """
+ROUTES = """
+SELECT id, name, options, best, extract(epoch FROM created_at)::bigint AS created,
+       CASE WHEN is_on THEN fit END AS fit
+FROM tenants_route WHERE tenant_id = %s
+"""
+ROUTE_FIT = """
+SELECT packed, threshold FROM tenants_route WHERE id = %s AND fit = %s AND is_on
+"""
 PINNED = f"""
 SELECT t.slug AS tenant, a.name AS adapter, b.name AS base_model, v.digest,
        v.config -> 'r' AS rank, v.config -> 'target_modules' AS modules,{TRIED}
@@ -215,6 +225,12 @@ class _Base:
     overflow_prices: Prices
 
 
+@dataclass(frozen=True, slots=True)
+class _FitRow:
+    packed: bytes
+    threshold: float
+
+
 class Reader(Database):
     """Each query raises `Unavailable` if the database does not answer in time."""
 
@@ -261,6 +277,15 @@ class Reader(Database):
 
     async def ready_versions(self, tenant_id: int) -> list[VersionRow]:
         return await self.rows(VersionRow, READY_VERSIONS, [tenant_id])
+
+    async def routes(self, tenant_id: int) -> list[RouteRow]:
+        return await self.rows(RouteRow, ROUTES, [tenant_id])
+
+    async def route_fit(self, route_id: int, fit: int) -> RouteFit | None:
+        """The fit of this number; None if the route has another one by now."""
+        for row in await self.rows(_FitRow, ROUTE_FIT, [route_id, fit]):
+            return RouteFit.of(row.packed, row.threshold)
+        return None
 
     async def pinned(self) -> list[PinRow]:
         """The live versions of pinned adapters, over all active tenants."""

@@ -24,6 +24,7 @@ from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.notifications import Delivery, Muted, Notification, ReadMark, Target
 from tenants.models.offboarding import TenantDeletion, TenantExport
+from tenants.models.routes import Route
 from tenants.models.saved.conversations import Conversation
 from tenants.models.saved.prompts import PromptSet, SavedPrompt
 from tenants.models.saved.views import SavedView
@@ -94,6 +95,7 @@ __all__ = [
     "Rollout",
     "RolloutState",
     "RolloutTenant",
+    "Route",
     "SavedPrompt",
     "SavedView",
     "Scope",

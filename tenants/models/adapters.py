@@ -142,6 +142,8 @@ class Adapter(models.Model):
     def clean(self) -> None:
         if BaseModel.objects.filter(name=self.name).exists():
             raise ValidationError({"name": "A base model already has this name."})
+        if self.tenant.routes.filter(name=self.name).exists():
+            raise ValidationError({"name": "A route already has this name."})
 
     def add_version(self, digest: str, **fields: Any) -> tuple[AdapterVersion, bool]:
         """The version with this content, and whether it is new.

@@ -6,7 +6,7 @@
 CREATE OR REPLACE FUNCTION tenants_audit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     quiet constant text[] := ARRAY['secret_hmac', 'cache_secret', 'token_digest', 'password', 'last_login',
-                                   'last_used_at', 'updated_at', 'changed_at', 'config', 'report', 'tests'];
+                                   'last_used_at', 'updated_at', 'changed_at', 'config', 'report', 'tests', 'packed'];
     old_row jsonb := CASE WHEN TG_OP = 'INSERT' THEN NULL ELSE to_jsonb(OLD) - quiet END;
     new_row jsonb := CASE WHEN TG_OP = 'DELETE' THEN NULL ELSE to_jsonb(NEW) - quiet END;
     any_row jsonb := coalesce(new_row, old_row);

@@ -57,6 +57,7 @@ from tests.tenants.making import (
     make_batch,
     make_eval,
     make_eval_run,
+    make_route,
     make_scored_run,
     make_tuning_job,
 )
@@ -315,6 +316,7 @@ def _compare(key: ApiKey) -> None:
         make_scored_run(eval, key, scores, name=name, model=model, created_at=made)
     job.comparison = eval
     job.save()
+    make_route(key.tenant, name="auto-support")
 
 
 def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:

@@ -17,13 +17,20 @@ from django.utils import timezone
 
 from inference.content import WEIGHTS
 from lorikeet import __version__, retries
-from tenants.models import Adapter, AdapterVersion, ApiKey, State, Tenant, UploadSession
+from tenants.models import Adapter, AdapterVersion, ApiKey, Route, State, Tenant, UploadSession
 from tests.adapters.checks.test_checks import BAD_WEIGHTS
 from tests.adapters.conftest import FakeGateway
 from tests.adapters.working import run_worker
 from tests.client_cli.conftest import Run, adapter
 from tests.hub.conftest import Hub
-from tests.tenants.making import make_adapter, make_eval, make_key, make_tenant, make_version
+from tests.tenants.making import (
+    ROUTE_REPORT,
+    make_adapter,
+    make_eval,
+    make_key,
+    make_tenant,
+    make_version,
+)
 from tests.tenants.spending import spend
 
 pytestmark = [
@@ -302,6 +309,24 @@ def test_an_alias_requires_an_eval(signed_in: Run, support: Adapter, tenant: Ten
     assert refused.code == 1 and "requires 80% in the eval" in refused.err
     assert "requires no eval" in signed_in(*given, "--remove").err
     assert signed_in("adapters", "promote", "support", 2).code == 0
+
+
+def test_a_route_from_its_creation_to_its_end(
+    signed_in: Run, support: Adapter, tenant: Tenant
+) -> None:
+    made = signed_in("routes", "create", "auto", "support", "base", "--margin", 5, "--json").json
+    assert (made["options"], made["margin"], made["is_on"]) == (["support", "base"], 0.05, False)
+    assert "auto is off. base answers all requests." in signed_in("routes", "show", "auto").err
+    refused = signed_in("routes", "fit", "auto", make_eval(tenant).pk)
+    assert refused.code == 1 and "All options are free" in refused.err
+    assert "gains nothing" in signed_in("routes", "on", "auto").err
+    Route.objects.update(report=ROUTE_REPORT)
+    shown = signed_in("routes", "show", "auto")
+    assert "large alone" in shown.out and "-0.4 points (-2.1 to +1.3)" in shown.err
+    assert signed_in("routes", "off", "auto", "--json").json["reason"] == "It was turned off."
+    assert signed_in("routes", "list", "--json").json[0]["name"] == "auto"
+    assert "auto is deleted" in signed_in("routes", "delete", "auto").err
+    assert "support, base" not in signed_in("routes", "list").out
 
 
 def test_a_split_from_its_start_to_its_end(signed_in: Run, support: Adapter) -> None:

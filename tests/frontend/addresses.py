@@ -100,6 +100,7 @@ class Subject:
     later_run: str | None = None
     third_run: str | None = None
     job: str | None = None
+    route: str | None = None
 
     @classmethod
     def of(cls, tenant: Tenant) -> Subject:
@@ -129,6 +130,7 @@ class Subject:
             later,
             third,
             tenant.tuning_jobs.values_list("pk", flat=True).first(),
+            tenant.routes.values_list("name", flat=True).first(),
         )
 
     def arguments(self, page: str) -> Mapping[str, Any]:
@@ -148,6 +150,7 @@ class Subject:
             "eval_id": self.eval,
             "run_id": self.run,
             "job_id": self.job,
+            "route": self.route,
             "role": "input",
             "document": "adapters",
         }

@@ -39,6 +39,7 @@ from inference.interfaces.directory import (
     Limits,
     ModelCard,
     ResolvedTarget,
+    TrafficRoute,
     TrafficSplit,
 )
 from inference.interfaces.ledger import Recorder, Source, Written
@@ -70,6 +71,8 @@ class Keys:
         self.adapters: dict[tuple[str, str], AdapterRef] = {}
         self.splits: dict[tuple[str, str], TrafficSplit] = {}
         """By tenant and adapter."""
+        self.routes: dict[tuple[str, str], TrafficRoute] = {}
+        """By tenant and name."""
         self.weights: dict[str, float] = {}
         """By tenant; the default is 1."""
         self.limits: tuple[Limits, ...] = ()
@@ -110,6 +113,8 @@ class Keys:
         if ref := self.adapters.get((grant.tenant, name)):
             split = self.splits.get((grant.tenant, name))
             return ResolvedTarget(name, self.base_model, ref, 1, limits=self.limits, split=split)
+        if route := self.routes.get((grant.tenant, name)):
+            return ResolvedTarget(name, self.base_model, route=route)
         raise UnknownModel(f"The model `{name}` does not exist.", param="model")
 
     async def models(self, grant: Grant) -> list[ModelCard]:

@@ -31,6 +31,7 @@ from tenants.models import (
     Membership,
     Purpose,
     Rollout,
+    Route,
     State,
     Tenant,
     TuningEvent,
@@ -205,6 +206,28 @@ def _eval_result(eval: Eval, number: int, passed: bool | None) -> EvalResult:
     text = str(number + 1) if passed else f"It is {number + 2}, I think."
     sample = error if passed is None else {"output_text": text}
     return EvalResult(number, grades[0].outcome, item, sample, grades)
+
+
+_DIFFERENCE = {"value": -0.004, "low": -0.021, "high": 0.013}
+ROUTE_REPORT: dict[str, Any] = {
+    "options": [
+        {"model": "small", "quality": 0.61, "cost": 41e6, "share": 0.48},
+        {"model": "large", "quality": 0.94, "cost": 410e6, "share": 0.52},
+    ],
+    "best": 1, "training_rows": 1800, "held_out_rows": 1200, "left_out": 3, "threshold": 0.2,
+    "quality": 0.936, "cost": 230e6, "control_quality": 0.79, "control_cost": 233e6,
+    "choice_ms": 0.04, "quality_difference": _DIFFERENCE, "cost_difference": _DIFFERENCE,
+    "control_difference": {"value": 0.146, "low": 0.12, "high": 0.17},
+    "runs": {"small": "evalrun_1", "large": "evalrun_2"},
+}  # fmt: skip
+
+
+def make_route(tenant: Tenant, **fields: Any) -> Route:
+    """A route that gains, and is on."""
+    given = {"name": "auto", "options": ["small", "large"], "best": 1, "fit": 1, "gains": True,
+             "is_on": True, "fitted_at": timezone.now(), "report": ROUTE_REPORT,
+             "reason": "It costs 44 % less."}  # fmt: skip
+    return Route.objects.create(tenant=tenant, **(given | fields))
 
 
 def make_tuning_job(

@@ -23,7 +23,7 @@ from tenants.models import (
 )
 from tenants.tuning_states import TuningStatus
 from tests.batches.conftest import with_sdk
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_key, make_route, make_tenant, make_version
 from tests.tenants.spending import spend
 from tests.tuning.conftest import Ask, MakeFile, MakeJob, asked
 from tests.tuning.rows import ROWS, jsonl
@@ -220,6 +220,9 @@ def test_models_that_cannot_be_trained(ask: Ask, tenant: Tenant, file: StoredFil
     for name in ("mine", "mine@1"):
         refused = ask("POST", "", json={"model": name, "training_file": file.pk})
         assert refused.status_code == 400 and "an adapter" in refused.json()["error"]["message"]
+    make_route(tenant)
+    refused = ask("POST", "", json={"model": "auto", "training_file": file.pk})
+    assert refused.status_code == 400 and "a route" in refused.json()["error"]["message"]
     make_adapter(make_tenant(), "theirs")
     for name in ("theirs", "gpt-4o-mini", "\0", ""):
         unknown = ask("POST", "", json={"model": name, "training_file": file.pk})

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from lorikeet import __version__, adapters, batches, chat, keys, loop, splits, training, usage
+from lorikeet import (
+    __version__,
+    adapters,
+    batches,
+    chat,
+    keys,
+    loop,
+    routes,
+    splits,
+    training,
+    usage,
+)
 from lorikeet.api import Api, connected
 from lorikeet.connection import Connection, address, save
 from lorikeet.output import AsJson, say, show, show_json
@@ -21,6 +32,7 @@ app.add_typer(adapters.app, name="adapters")
 app.add_typer(batches.app, name="batches")
 app.add_typer(keys.app, name="keys")
 app.add_typer(splits.app, name="splits")
+app.add_typer(routes.app, name="routes")
 app.command("usage")(usage.usage)
 app.command("chat")(chat.chat)
 app.command("train")(training.train)

@@ -7,9 +7,9 @@ into the journal and comes back with the entry. Any gateway can check it without
 and without a database: about 8 us per request, 5 us per entry.
 
 The signature covers who may report (the engine's credential), what (request, attempt, tenant, key,
-adapter, price, model, whether the engine is an overflow engine) and how much at most. Within that
-bound an answer's length is the engine's word: a stream without a limit of its own may grow to the
-end of the context, whatever was reserved for it so far.
+adapter, price, model, route, whether the engine is an overflow engine) and how much at most. Within
+that bound an answer's length is the engine's word: a stream without a limit of its own may grow to
+the end of the context, whatever was reserved for it so far.
 
 A ticket lets an engine fetch an adapter's files. It is made when an adapter is dispatched, pinned
 or probed, and is valid for this credential and this content alone. It does not expire, because the
@@ -182,6 +182,7 @@ class Dispatches:
             dispatch.prompt_tokens,
             dispatch.output_tokens,
             account.overflow,
+            account.route,
         )
         return self._digest(b"dispatch", _encode(said))
 

@@ -31,7 +31,7 @@ from inference.errors import (
     RateLimitExceeded,
 )
 from inference.gateway.dispatcher import BatchTurn as LineOf
-from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.dispatcher import Dispatcher, routed
 from inference.gateway.exchanges import answer
 from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.gateway.lines import frames
@@ -441,7 +441,7 @@ class WorkerLink:
             if is_background(batch.batch):
                 work = await self._lines.background.begin(grant, id, ask.turn)
             call = self._call(batch, ask) if work is None else work.call()
-            target = await self._lines.keys.resolve(grant, call.model)
+            target = routed(await self._lines.keys.resolve(grant, call.model), call)
         except InferenceError as error:
             await _keep(work, error)
             if work is not None:

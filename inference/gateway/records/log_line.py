@@ -35,6 +35,7 @@ class LogLine(msgspec.Struct, omit_defaults=True, kw_only=True):
     key: str | None = None
     operation: str | None = None
     model: str | None = None
+    route: str | None = None
     base_model: str | None = None
     version: str | None = None
     engine: str | None = None
@@ -91,6 +92,7 @@ def line_of(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Log
         ms=_ms(elapsed_s),
         operation=None if asked.operation is None else asked.operation.name,
         model=None if asked.call is None else asked.call.model[:SHOWN_MODEL],
+        route=None if asked.call is None else asked.call.route or None,
         outcome=outcome_of(error, reason, begun=attempts > 0),
         error=None if error is None else error.code,
         trace_id=None if asked.span is None else asked.span.trace_id,

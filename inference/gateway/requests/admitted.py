@@ -54,6 +54,8 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     """The request's id, if it differs from the reservation's: a request that is sent again has the
     same id in a higher `turn` (`accounts.turn_of`), with a reservation of its own in each turn."""
     turn: int = 1
+    route: str = ""
+    """The name of the route that chose the model, if one did."""
 
     @property
     def request_id(self) -> str:
@@ -125,6 +127,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
             given_s=given_s,
             trace_id="" if self.trace is None else self.trace.trace_id,
             overflow=overflow,
+            route=self.route,
         )
         id, adapter = self.request_id, target.adapter
         account = dispatches.signed(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import islice
 
 from inference.link.prefixes import HASH_BYTES, Prefix
 
@@ -31,12 +32,19 @@ MAX_CHARS = 1 << 19
 MAX_MARKS = 256
 MAX_OPENING = 512
 """Characters kept of the user's first message."""
+MAX_QUESTION = 2000
+"""Characters kept of the user's last message: half from its beginning, half from its end."""
+MAX_PARTS = 32
+"""Parts of it that count."""
 
 
 class Beginnings:
     """The hashes of one prompt: `add` its texts in order, `mark` the end of each message."""
 
-    __slots__ = ("_chars", "_digests", "_ends", "_hash", "_stride_end", "opening")
+    __slots__ = (
+        "_chars", "_digests", "_ends", "_hash", "_stride_end", "opening", "question",
+        "question_chars",
+    )  # fmt: skip
 
     def __init__(self, tools: bytes = b"") -> None:
         """`tools` come first. No mark lies within them, because templates put them before or after
@@ -48,6 +56,8 @@ class Beginnings:
         self._ends: list[int] = []
         self.opening = ""
         """The beginning of the user's first message, which requests of a conversation share."""
+        self.question, self.question_chars = "", 0
+        """An excerpt of the user's last message, by which a route chooses, and how long it is."""
 
     @property
     def full(self) -> bool:
@@ -77,6 +87,16 @@ class Beginnings:
         """Note the opening, if this message is the user's and has one."""
         if not self.opening and role == "user":
             self.opening = "".join(texts)[:MAX_OPENING]
+
+    def ask(self, texts: Iterable[str]) -> None:
+        """Note the user's last message, whose parts are not joined: they may have megabytes."""
+        head, tail, half = "", "", MAX_QUESTION // 2
+        for text in islice(texts, MAX_PARTS):
+            self.question_chars += len(text)
+            taken = text[: half - len(head)]
+            head += taken
+            tail = (tail + text[max(len(taken), len(text) - half) :])[-half:]
+        self.question = head + tail
 
     def named(self, salt: str, adapter: str) -> Prefix | None:
         """The hashes keyed by a tenant's salt and an adapter's name, which is empty for the base

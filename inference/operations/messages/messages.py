@@ -74,6 +74,12 @@ class _Turn(msgspec.Struct):
         yield self.role
         yield from _texts(self.content)
 
+    def question(self) -> list[str]:
+        """The user's own texts in it: none in one that only has the results of tools."""
+        if isinstance(self.content, str):
+            return [self.content]
+        return [block.text for block in self.content if block.type == "text" and block.text]
+
 
 class _ToolChoice(msgspec.Struct):
     type: Literal["auto", "any", "tool", "none"]
@@ -265,6 +271,8 @@ def _beginnings(fields: CountFields) -> Beginnings:
             beginnings.add(text)
         beginnings.mark()
         beginnings.open(turn.role, _texts(turn.content))
+    turns = [turn for turn in reversed(fields.messages) if turn.role == "user"]
+    beginnings.ask(next((said for turn in turns if (said := turn.question())), ()))
     return beginnings
 
 

@@ -182,6 +182,7 @@ def _beginnings(fields: ResponsesFields) -> Beginnings:
         beginnings.add(fields.input)
         beginnings.mark()
         beginnings.open("user", [fields.input])
+        beginnings.ask([fields.input])
         return beginnings
     for item in fields.input:
         if beginnings.full:
@@ -190,6 +191,8 @@ def _beginnings(fields: ResponsesFields) -> Beginnings:
             beginnings.add(text)
         beginnings.mark()
         beginnings.open(item.role, content_texts(item.content))
+    asked = next((item for item in reversed(fields.input) if item.role == "user"), None)
+    beginnings.ask(() if asked is None else content_texts(asked.content))
     return beginnings
 
 

@@ -214,6 +214,12 @@ def _eval(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     return stages.grade_all(plan, rows, answers, verdicts, out)
 
 
+def _fit_route(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    from tenants.routes import rows
+
+    return rows.fit_of(task, list(files.values()))
+
+
 def _compute(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     from tenants.adapters.checks import reference
 
@@ -233,6 +239,7 @@ TASKS: Mapping[str, Callable[[Task, Mapping[str, IO[bytes]]], dict[str, Any]]] =
     "rows": _rows,
     "held_out": _held_out,
     "eval": _eval,
+    "fit_route": _fit_route,
     "compute": _compute,
 }
 

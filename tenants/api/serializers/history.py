@@ -134,7 +134,11 @@ class RequestSerializer(serializers.Serializer[ListEntry]):
     key = serializers.IntegerField(source="event.key_id")
     model = TextOrNull(
         source="event.model",
-        help_text="The model's name as the request had it. null: it was not read.",
+        help_text="The model's name as the request had it, or the one that its route chose. null: "
+        "it was not read.",
+    )
+    route = TextOrNull(
+        source="billed.route", help_text="Name of the route that chose the model, if one did."
     )
     adapter = TextOrNull(source="event.adapter")
     base_model = TextOrNull(source="event.base_model")

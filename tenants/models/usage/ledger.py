@@ -103,6 +103,8 @@ class UsageEvent(models.Model):
     """Whether an overflow engine ran it, whose server is outside of the installation."""
     is_estimated = models.BooleanField(default=False, db_default=False)
     """Whether its tokens are an estimate: the engine's server did not say what it used."""
+    route = models.CharField(max_length=63, default="", db_default="")
+    """The name of the route that chose the model, if one did."""
 
     objects = UsageEventQuerySet.as_manager()
 

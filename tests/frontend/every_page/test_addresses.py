@@ -15,6 +15,7 @@ from tests.tenants.making import (
     make_key,
     make_member,
     make_rollout,
+    make_route,
     make_tuning_job,
     make_version,
 )
@@ -34,6 +35,7 @@ def full(tenant: Tenant) -> Tenant:
     make_eval_run(eval, key)
     make_eval_run(eval, key)
     make_tuning_job(tenant)
+    make_route(tenant)
     member = Membership.objects.get(user=make_member(tenant, "developer"))
     Conversation.objects.keep(member, "Plans", "[]").share()
     return tenant

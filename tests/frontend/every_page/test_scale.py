@@ -28,6 +28,7 @@ from tests.tenants.making import (
     make_eval,
     make_eval_run,
     make_rollout,
+    make_route,
     make_tuning_job,
     make_user,
     make_version,
@@ -60,6 +61,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             for _ in range(2):
                 make_eval_run(eval, key, [True, False, None] * 100)
             make_tuning_job(tenants[0], reports=200)
+            make_route(tenants[0])
             adapter = tenants[0].adapters.filter(versions__state=State.READY).earliest("pk")
             alias = adapter.promote(adapter.versions.filter(state=State.READY).earliest("pk"))
             Split.objects.start(alias, make_version(adapter), None)

@@ -26,7 +26,7 @@ OLDER = versions.Encoder(
     1,
     frames={wire.Waits: 2},
     fields={
-        Account: {"given_s": 2, "trace_id": 2, "overflow": 2},
+        Account: {"given_s": 2, "trace_id": 2, "overflow": 2, "route": 2},
         EngineStats: {"spare": 2, "drafted_tokens": 2, "accepted_tokens": 2, "wait_s": 2},
         wire.Fault: {"retry_after_s": 2},
         wire.Stats: {"asks": 2},

@@ -29,6 +29,7 @@ from tenants.models import (
     RequestScore,
     RequestTag,
     Role,
+    Route,
     Split,
     Target,
     Tenant,
@@ -153,6 +154,13 @@ ROWS = [
     Row("POST adapters/<name>/aliases/<alias>/split/promote", WRITE_ADAPTERS),
     Row("POST adapters/<name>/aliases/<alias>/split/stop", WRITE_ADAPTERS),
     Row("POST adapters/<name>/aliases/<alias>/split/evaluate", WRITE_ADAPTERS, 409),
+    Row("GET routes", SEE_ADAPTERS),
+    Row("POST routes", WRITE_ADAPTERS, 201, {"name": "auto", "options": ["base", "support"]}),
+    Row("GET routes/<name>", SEE_ADAPTERS),
+    Row("DELETE routes/<name>", WRITE_ADAPTERS, 204),
+    Row("POST routes/<name>/fit", WRITE_ADAPTERS, 400, {"eval": "eval_none"}),
+    Row("POST routes/<name>/on", WRITE_ADAPTERS, 409),
+    Row("POST routes/<name>/off", WRITE_ADAPTERS),
     Row("GET uploads", WRITE_ADAPTERS),
     Row("POST uploads", WRITE_ADAPTERS, 412),
     Row("GET uploads/<id>", WRITE_ADAPTERS),
@@ -274,6 +282,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     make_version(live.adapter)
     Split.objects.start(live.adapter.aliases.get(), make_version(live.adapter), None)
     PromotionGate.objects.put(live.adapter, "gated", make_eval(acme), 0.5)
+    Route.objects.add(acme, None, name="auto-support", options=["base", "support"])
     invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
     member = Membership.objects.get(user=make_member(acme, "viewer"))
     key = make_key(acme, "inference")[0]
@@ -313,6 +322,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "rollouts/<pk>": f"rollouts/{rollout.pk}",
         "tags/<name>": f"tags/{tag.name}",
         "scores/<pk>": f"scores/{score.pk}",
+        "routes/<name>": "routes/auto-support",
         "aliases/<alias>/gate": "aliases/gated/gate",
         "<name>": "support",
         "<number>": "2",

@@ -147,7 +147,7 @@ def test_a_question_that_makes_no_sense_is_refused(
 
 
 def test_requests_come_with_their_errors(owner: Api, key: ApiKey) -> None:
-    event = spend(key, NOON, trace_id="7" * 32, is_estimated=True)
+    event = spend(key, NOON, trace_id="7" * 32, is_estimated=True, route="auto")
     refused = refuse(key, NOON + timedelta(minutes=1))
     refuse(make_key(make_tenant())[0], NOON)
     assert lines(owner, "requests") == [
@@ -156,7 +156,7 @@ def test_requests_come_with_their_errors(owner: Api, key: ApiKey) -> None:
             "status": 429, "code": "rate_limit_exceeded", "message": refused.message,
             "limit_kind": "requests_per_minute", "limit_scope": "key", "key": key.pk,
             "model": "base", "adapter": None, "base_model": None, "engine": None,
-            "overflow": None,
+            "overflow": None, "route": None,
             "prompt_tokens": None, "cached_tokens": None, "output_tokens": None,
             "is_estimated": None, "cost": "0.000000000000", "currency": "usd", "ttft_s": None,
             "total_s": 0.002, "trace_id": None, "tags": [], "scores": [],
@@ -164,8 +164,8 @@ def test_requests_come_with_their_errors(owner: Api, key: ApiKey) -> None:
         {
             "id": event.id, "started_at": "2026-05-01T12:00:00Z", "outcome": "answered",
             "status": 200, "code": "stop", "message": None, "limit_kind": None,
-            "limit_scope": None, "key": key.pk, "model": "base", "adapter": None,
-            "base_model": "base", "engine": "e1", "overflow": False,
+            "limit_scope": None, "key": key.pk, "model": "base", "route": "auto",
+            "adapter": None, "base_model": "base", "engine": "e1", "overflow": False,
             "prompt_tokens": 100, "cached_tokens": 40,
             "output_tokens": 7, "is_estimated": True, "cost": "0.000016200000",
             "currency": "usd", "ttft_s": 0.3, "total_s": 0.9, "trace_id": "7" * 32, "tags": [],

@@ -154,6 +154,13 @@ async def test_an_event_says_whether_an_overflow_engine_ran_it(
     assert [event.overflow for event in await events()] == [True, True]
 
 
+async def test_an_event_names_the_route_that_chose_its_model(
+    acme: Customer, pg: Connection
+) -> None:
+    await write(pg, lines(acme.entry("a", route="auto"), acme.entry("b")))
+    assert [event.route for event in await events()] == ["auto", ""]
+
+
 async def test_an_estimate_is_marked(acme: Customer, pg: Connection) -> None:
     """By the attempt that is billed, and never in entries of engines that do not know the mark."""
     guessed = Usage(100, 0, 7, is_estimated=True)

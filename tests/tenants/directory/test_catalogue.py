@@ -17,6 +17,7 @@ from tenants.directory.catalogue import (
     PinRow,
     PoolRow,
     Prices,
+    RouteRow,
     VersionRow,
     cards,
     defaults_of,
@@ -326,3 +327,52 @@ def test_a_name_that_means_an_alias_has_its_split() -> None:
         assert (found.split.candidate.version_id, found.split.candidate.model) == (5, name)
     for name in ("support@canary", "support@4", "support@5"):
         assert resolve(grant(), name, BASES, own).split is None
+
+
+# --- Routes --------------------------------------------------------------------------------------
+
+ROUTE = RouteRow(1, "auto", ["org/base", "support@3", "gone"], 1, 7)
+WITH_ROUTES = Catalogue(
+    [version(3, OLD, "live"), version(7, "12345678" * 8, "live", adapter="digits")],
+    [
+        ROUTE,
+        replace(ROUTE, name="digits"),
+        replace(ROUTE, name="shadow"),
+        replace(ROUTE, name="broken", options=["gone", "away"]),
+    ],
+)
+
+
+def test_a_route_resolves_to_its_options_that_exist() -> None:
+    found = resolve(grant(), "auto", BASES, WITH_ROUTES)
+    assert found.route is not None
+    assert [option and option.model for option in found.route.options] == [
+        "org/base", "support@3", None,
+    ]  # fmt: skip
+    assert (found.model, found.version_id, found.created) == ("auto", 3, 7)
+    assert found.route.choose("", 0).version_id == 3
+
+
+def test_a_key_gets_the_options_that_it_may_use_and_no_others() -> None:
+    found = resolve(grant("org/base"), "auto", BASES, WITH_ROUTES)
+    assert found.route is not None and found.route.options[1:] == [None, None]
+    assert found.route.choose("", 0).model == "org/base"
+    with pytest.raises(UnknownModel):
+        resolve(grant("digits"), "auto", BASES, WITH_ROUTES)
+    with pytest.raises(UnknownModel):
+        resolve(grant("auto"), "auto", BASES, WITH_ROUTES)
+
+
+def test_names_of_base_models_and_adapters_are_not_those_of_routes() -> None:
+    for name in ("digits", "shadow"):
+        assert resolve(grant(), name, BASES, WITH_ROUTES).route is None
+    with pytest.raises(UnknownModel, match="`broken` does not exist"):
+        resolve(grant(), "broken", BASES, WITH_ROUTES)
+
+
+def test_routes_are_listed_with_what_answers_if_nothing_is_chosen() -> None:
+    listed = {card.id: card for card in cards(grant(), BASES, WITH_ROUTES, now=100.0)}
+    assert listed.keys() == {"org/base", "shadow", "support", "digits", "auto"}
+    assert (listed["auto"].owned_by, listed["auto"].root) == ("acme", "org/base")
+    allowed = cards(grant("digits"), BASES, WITH_ROUTES, now=100.0)
+    assert [card.id for card in allowed] == ["digits"]

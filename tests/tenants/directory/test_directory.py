@@ -23,8 +23,9 @@ from inference.errors import (
 )
 from inference.interfaces.directory import Grant, Limits, ResolvedTarget, TokenPrice
 from inference.link.engine_info import AdapterRef
+from inference.routes import BUCKETS, RouteFit
 from tenants.directory.cached import CachedDirectory
-from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
+from tenants.directory.catalogue import BaseRow, PinRow, RouteRow, VersionRow
 from tenants.directory.invalidating_cache import FRESH_S
 from tenants.directory.notices import Notice, parse
 from tenants.directory.reader import KeyRow, Reader
@@ -37,6 +38,7 @@ UNKNOWN = f"lk_{'b' * 12}_{'s' * 43}"
 BASE = BaseRow("base", 1, 512, [(0.0, 10, 5, 20)])
 VERSION = VersionRow(70, "support", "base", 1, 5, 1, "d" * 64, ["live"])
 REF = AdapterRef(f"acme/support@{'d' * 64}", "d" * 64)
+FIT = RouteFit.of(bytes(4 * 2 * (BUCKETS + 1)), 0.1)
 PINNED = PinRow("acme", "support", "base", "d" * 64)
 
 
@@ -67,6 +69,8 @@ class Rows(Reader):
     stored: dict[str, KeyRow] = field(default_factory=lambda: {PREFIX: key_row()})
     versions: list[VersionRow] = field(default_factory=lambda: [VERSION])
     base: BaseRow = BASE
+    kept_routes: list[RouteRow] = field(default_factory=list)
+    fits: dict[tuple[int, int], RouteFit] = field(default_factory=dict)
     pins: list[PinRow] = field(default_factory=list)
     away: bool = False
     queries: int = 0
@@ -99,6 +103,13 @@ class Rows(Reader):
     async def ready_versions(self, tenant_id: int) -> list[VersionRow]:
         await self._query()
         return self.versions if tenant_id == 10 else []
+
+    async def routes(self, tenant_id: int) -> list[RouteRow]:
+        return self.kept_routes if tenant_id == 10 else []
+
+    async def route_fit(self, route_id: int, fit: int) -> RouteFit | None:
+        await self._query()
+        return self.fits.get((route_id, fit))
 
     async def pinned(self) -> list[PinRow]:
         await self._query()
@@ -733,3 +744,30 @@ def test_listeners_are_told_which_tenant_changed(directory: CachedDirectory) -> 
     assert told == [10, 10, 11, 12, None, None]
     directory.reconnected()
     assert told[6:] == [None]
+
+
+# --- Routes --------------------------------------------------------------------------------------
+
+
+async def test_a_route_has_its_fit_which_is_read_once(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.kept_routes = [RouteRow(3, "auto", ["base", "support"], 1, 1, fit=2)]
+    rows.fits = {(3, 2): FIT}
+    grant = await directory.authenticate(TEXT)
+    first = (await directory.resolve(grant, "auto")).route
+    queries = rows.queries
+    assert first is not None and first.fit is FIT
+    assert (await directory.resolve(grant, "auto")).route == first and rows.queries == queries
+    directory.changed(parse('{"kind": "adapters", "tenant_id": 10}'))
+    rows.kept_routes = [RouteRow(3, "auto", ["base", "support"], 1, 1, fit=3)]
+    second = (await directory.resolve(grant, "auto")).route
+    assert second is not None and second.fit is None  # it was fitted again since
+
+
+async def test_a_route_that_is_off_chooses_nothing(directory: CachedDirectory, rows: Rows) -> None:
+    rows.kept_routes = [RouteRow(3, "auto", ["base", "support"], 1, 1)]
+    grant = await directory.authenticate(TEXT)
+    target = await directory.resolve(grant, "auto")
+    assert target.route is not None and target.route.fit is None
+    assert target.route.choose("Hello", 5).model == "support"

@@ -45,6 +45,7 @@ from tenants.models import (
     Role,
     Rollout,
     RolloutTenant,
+    Route,
     SavedPrompt,
     SavedView,
     SetRun,
@@ -141,6 +142,7 @@ def _adapter(tenant: Tenant, mark: str) -> AdapterVersion:
     Trial.objects.create(version=version, revision=rollout.revision, passed=True)
     _split(version, mark)
     PromotionGate.objects.put(version.adapter, "gated", make_eval(tenant, f"gate {mark}"), 0.5)
+    Route.objects.create(tenant=tenant, name=f"route-{mark}".lower(), options=["base", mark])
     return version
 
 

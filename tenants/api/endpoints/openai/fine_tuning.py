@@ -20,7 +20,6 @@ from tenants.api.openai import listing
 from tenants.api.openai.views import Query, body_of, keyed_by_method
 from tenants.directory.catalogue import unknown
 from tenants.models import (
-    Adapter,
     ApiKey,
     AuditEntry,
     BaseModel,
@@ -176,11 +175,13 @@ def _base_model(key: ApiKey, name: str) -> BaseModel:
     if base is not None:
         return base
     adapter = adapter_of(name).partition("@")[0].replace("\0", "")
-    if Adapter.objects.filter(tenant=key.tenant, name=adapter).exists():
-        raise InvalidRequest(
-            f"`model` is {name[:64]!r}, an adapter: training begins from a base model.",
-            param="model",
-        )
+    own = (("an adapter", key.tenant.adapters), ("a route", key.tenant.routes))
+    for kind, names in own:
+        if names.filter(name=adapter).exists():
+            raise InvalidRequest(
+                f"`model` is {name[:64]!r}, {kind}: training begins from a base model.",
+                param="model",
+            )
     raise unknown(name)
 
 

@@ -75,6 +75,7 @@ FORGED: dict[str, LedgerEntry] = {
     "no adapter": accounted(dispatched(), adapter_id=None),
     "version": accounted(dispatched(), version_id=9),
     "price": accounted(dispatched(), price=(0, 0, 0)),
+    "route": accounted(dispatched(), route="auto"),
     "no price": accounted(dispatched(), price=None),
     "bounds": accounted(dispatched(), dispatch=Dispatch(ENGINE, 10**9, 10**9, b"x" * 16)),
     "engine": accounted(dispatched(), dispatch=Dispatch(OTHER, *MOST, b"x" * 16)),
@@ -98,6 +99,7 @@ def test_each_named_field_of_the_account_is_signed() -> None:
         "version_id",
         "price",
         "overflow",
+        "route",
     }
     for_people_alone = {"given_s", "trace_id"}
     assert set(Account.__struct_fields__) == signed | for_people_alone | {"dispatch"}

@@ -30,7 +30,7 @@ from inference.gateway.lines.frames import (
 from inference.gateway.lines.line_queue import AHEAD
 from inference.gateway.lines.seals import line_id, seal
 from inference.gateway.lines.server import Lines, WaitingLine
-from inference.interfaces.directory import Grant
+from inference.interfaces.directory import Grant, ResolvedTarget, TrafficRoute
 from inference.link.accounts import first_attempt
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
@@ -162,6 +162,18 @@ async def test_a_line_is_answered_in_its_lane_and_billed_by_its_id(one: Rig) -> 
     assert {entry.attempt for entry in entries} == {first_attempt(1024)}
     assert {entry.account.started_at for entry in entries} == {CREATED_AT}
     assert one.gateway.limits.settled.keys() == {f"{id}.1024" for id in ids}
+
+
+async def test_a_line_that_names_a_route_is_answered_by_an_option(one: Rig) -> None:
+    option = ResolvedTarget("small", MODEL.name, one.adapter("acme", "small", 1), 1)
+    one.gateway.keys.routes["acme", "auto"] = TrafficRoute("auto", [option, None], 1)
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.open()
+        worker.ask(1, model="auto")
+        answer = await worker.answer(1)
+        (entry,) = await one.gateway.ledger.settled()
+    assert json.loads(answer.body)["model"] == "small"
+    assert (entry.model, entry.account.route) == ("small", "auto")
 
 
 async def test_a_line_that_two_workers_ask_for_at_once_runs_once(
