@@ -60,6 +60,7 @@ ENGINE: dict[str, Any] = {
     "max_lora_rank": 16,
     "kv_tokens": 65_536,
     "overflow": False,
+    "role": "",
     "connected_at": "2026-01-02T03:04:05+00:00",
     "draining": False,
     "running": 3,
