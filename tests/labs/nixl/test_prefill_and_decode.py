@@ -8,8 +8,9 @@ revision take over: the tests of this module follow each other.
 from __future__ import annotations
 
 import re
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -133,20 +134,30 @@ def asked(stack: Stack, tenant: str, model: str, question: str, **fields: Any) -
 
 def prefilled(stack: Stack) -> dict[str, int]:
     """What became of prompts that were sent to prefill engines, by outcome."""
+    each = r'prefilled_prompts_total\{.*outcome="(\w+)".*\} (\d+)'
+    return {outcome: int(count) for outcome, count in re.findall(each, metrics(stack))}
+
+
+def metrics(stack: Stack) -> str:
     bearer = {"Authorization": f"Bearer {stack.facts['metrics_token']}"}
-    page = httpx.get(f"{stack.url}/metrics", headers=bearer, timeout=60).text
-    found = re.findall(r'prefilled_prompts_total\{.*outcome="(\w+)".*\} (\d+)', page)
-    return {outcome: int(count) for outcome, count in found}
+    return httpx.get(f"{stack.url}/metrics", headers=bearer, timeout=60).text
 
 
-def billed(stack: Stack, ids: set[str]) -> dict[str, tuple[Any, ...]]:
-    """Attempt, engine, tokens and finish reason of these requests, from the ledger."""
+def billed(stack: Stack, answers: Collection[Told]) -> dict[str, tuple[Any, ...]]:
+    """Attempt, engine, tokens and finish reason of these requests, by their ids, from the ledger,
+    once the decode engine has reported all of them."""
+    ids = [one.id.removeprefix("req_") for one in answers]
     query = """
     SELECT id, attempt, engine_id, prompt_tokens, cached_tokens, completion_tokens, finish_reason
     FROM tenants_usageevent WHERE id = ANY(%s)
     """
     with psycopg.connect(stack.database_url, autocommit=True) as ledger:
-        return {row[0]: row[1:] for row in ledger.execute(query, [list(ids)]).fetchall()}
+
+        def rows() -> dict[str, tuple[Any, ...]]:
+            return {f"req_{id}": rest for id, *rest in ledger.execute(query, [ids]).fetchall()}
+
+        until(lambda: [one[1] for one in rows().values()] == ["decode"] * len(ids))
+        return rows()
 
 
 def ledger_is_exact(stack: Stack) -> None:
@@ -166,23 +177,18 @@ def test_answers_and_bills_are_those_of_the_plain_engine(stack: Stack, plain: As
     assert outcomes == {"handed_over": outcomes["handed_over"]}
     # A tenant's second and third question find their beginning in the decode engine's cache.
     assert outcomes["handed_over"] >= len(TENANTS) * 2
-    ids = {one.id.removeprefix("req_"): one for one in answers.values()}
-    until(lambda: all(one[1] == "decode" for one in billed(stack, set(ids)).values()))
-    rows = billed(stack, set(ids))
-    assert len(rows) == len(answers)
-    for id, (attempt, _, prompt, cached, output, reason) in rows.items():
-        usage = ids[id].usage
-        details = usage["prompt_tokens_details"]
-        assert (prompt, output) == (usage["prompt_tokens"], usage["completion_tokens"])
-        assert cached == (details or {}).get("cached_tokens", 0) and reason == "stop"
-        assert attempt in (1, 2)
+    rows = billed(stack, answers.values())
+    for one in answers.values():
+        attempt, _, prompt, cached, output, reason = rows[one.id]
+        details = one.usage["prompt_tokens_details"] or {"cached_tokens": 0}
+        used = one.usage["prompt_tokens"], details["cached_tokens"], one.usage["completion_tokens"]
+        assert (prompt, cached, output) == used
+        assert reason in ("stop", "length") and attempt in (1, 2)
     for key, one in answers.items():
         assert one.usage["prompt_tokens"] == plain[key].usage["prompt_tokens"]
         assert one.usage["completion_tokens"] == plain[key].usage["completion_tokens"]
     first = [one for (_, _, question), one in answers.items() if question == QUESTIONS[0]]
-    for one in first:
-        details = one.usage["prompt_tokens_details"]
-        assert not details["cached_tokens"], "nobody's prompt is another tenant's or adapter's"
+    assert not any(rows[one.id][3] for one in first), "no other tenant's or adapter's is cached"
     ledger_is_exact(stack)
 
 
@@ -203,25 +209,27 @@ def test_a_client_that_leaves(stack: Stack, operator: httpx.Client, after_s: flo
 def test_a_prefill_engine_that_is_killed_is_not_noticed(
     stack: Stack, divided: dict[str, Any], operator: httpx.Client
 ) -> None:
-    """Prompts are computed while it dies; then the decode engine does everything."""
+    """It has prompts when it dies, and no time to say so; then the decode engine does
+    everything."""
     slug, question = TENANTS[1].slug, QUESTIONS[0]
     lengths = range(MANY, MANY - 4, -1)
+    divided["prefill"].send_signal(signal.SIGSTOP)
     with ThreadPoolExecutor(len(lengths)) as pool:
         answers = [
             pool.submit(asked, stack, slug, MODEL_NAME, question, times=length)
             for length in lengths
         ]
-        until(lambda: any(one["role"] == "prefill" and one["running"] for one in engines(operator)))
+        until(lambda: "lorikeet_streams 4" in metrics(stack))
         divided["prefill"].kill()
         got = [answer.result() for answer in answers]
     until(lambda: all(one["role"] != "prefill" for one in engines(operator)))
     outcomes = prefilled(stack)
-    assert outcomes.get("lost", 0) >= 1, outcomes
+    assert outcomes["lost"] >= 1, outcomes
     again = [asked(stack, slug, MODEL_NAME, question, times=length) for length in lengths]
     assert [one.text for one in again] == [one.text for one in got]
     assert prefilled(stack) == outcomes, "there is no prefill engine"
-    rows = billed(stack, {one.id.removeprefix("req_") for one in (*got, *again)})
-    assert {row[1] for row in rows.values()} == {"decode"}
+    rows = billed(stack, [*got, *again])
     for one in (*got, *again):
-        _, _, prompt, _, output, _ = rows[one.id.removeprefix("req_")]
+        _, _, prompt, _, output, _ = rows[one.id]
         assert (prompt, output) == (one.usage["prompt_tokens"], one.usage["completion_tokens"])
+    ledger_is_exact(stack)

@@ -27,7 +27,8 @@ LEASE_S = 60.0
 """How long a prefill engine keeps a prompt that nobody reads. Gateways wait less for a prompt
 (`routing.prefill`), and a decode engine reads only within what is left."""
 MAX_BLOCKS = 1 << 16
-SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+SIDE_CHANNEL_HOST, SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 Parallel = Annotated[int, msgspec.Meta(ge=1, le=1024)]
@@ -91,8 +92,10 @@ def transfer_config(given: dict[str, Any] | KVTransferConfig) -> KVTransferConfi
     config.kv_connector_module_path = MODULE
     config.kv_load_failure_policy = "recompute"
     config.kv_connector_extra_config = {"kv_lease_duration": int(LEASE_S)}
-    if config.kv_buffer_device == "cpu":  # there is nothing that UCX could find here but TCP
-        os.environ.setdefault("UCX_TLS", "tcp,self")
+    if config.kv_buffer_device == "cpu":
+        os.environ.setdefault("UCX_TLS", "tcp,self")  # there is nothing else that it could find
+        if os.environ.get(SIDE_CHANNEL_HOST, "localhost") in LOOPBACK:
+            os.environ.setdefault("UCX_NET_DEVICES", "lo")  # else it listens on all interfaces
     if SIDE_CHANNEL not in os.environ:  # several engines may share the machine
         with socket.socket() as free:
             free.bind(("", 0))
