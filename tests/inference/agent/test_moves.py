@@ -256,8 +256,8 @@ async def handed_over(root: Path, id: str = "r") -> wire.Handover:
         assert entry.finish_reason == wire.PREFILLED and entry.usage == done.usage
         assert done.usage.prompt_tokens > 0 == done.usage.completion_tokens
         assert played.agent.reports.stats().unjournaled_tokens == 0
-        assert done.handover is not None
-        return msgspec.structs.replace(done.handover, usage=done.usage)
+        handover: wire.Handover = done.handover
+        return msgspec.structs.replace(handover, usage=done.usage)
 
 
 async def test_a_prompt_that_another_agent_computed_is_counted_there_alone(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ def fetched(answer: Answer) -> bool:
 async def test_the_prompt_is_fetched_and_the_answer_is_the_same(
     prefill: Engine, decode: Engine, adapters: Adapters
 ) -> None:
-    for of in ({}, {"adapter": adapters[0]}):
+    several: list[dict[str, Any]] = [{}, {"adapter": adapters[0]}]
+    for of in several:
         plain = await run(decode, work_of(**CHAT, salt="plain", **of))
         again = await given(decode, await computed(prefill, salt="own", **of), salt="own", **of)
         assert fetched(again) and not fetched(plain)

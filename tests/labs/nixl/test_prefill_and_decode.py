@@ -154,7 +154,7 @@ def billed(stack: Stack, answers: Collection[Told]) -> dict[str, tuple[Any, ...]
     with psycopg.connect(stack.database_url, autocommit=True) as ledger:
 
         def rows() -> dict[str, tuple[Any, ...]]:
-            return {f"req_{id}": rest for id, *rest in ledger.execute(query, [ids]).fetchall()}
+            return {f"req_{one[0]}": one[1:] for one in ledger.execute(query, [ids])}
 
         until(lambda: [one[1] for one in rows().values()] == ["decode"] * len(ids))
         return rows()
