@@ -53,8 +53,7 @@ class Candidates:
         Raises:
             NoEngine, Overloaded: no engine can take it.
         """
-        if self._may_have_changed(now):
-            self._rebuild(now)
+        self._refresh(now)
         revisions = self._there.revisions(needs)
         try:
             if self._silent:
@@ -73,16 +72,14 @@ class Candidates:
     ) -> EngineLink | None:
         """As `choose`, of the overflow engines that have all that the request asks for and on which
         it would wait no longer than `within_s`; None if there is none."""
-        if self._may_have_changed(now):
-            self._rebuild(now)
+        self._refresh(now)
         return self._chosen_apart(self._overflow, needs, may_take, within_s=within_s, now=now)
 
     def choose_prefill(
         self, needs: Needs, may_take: MayTake, *, within_s: float, now: float
     ) -> EngineLink | None:
         """As `choose_overflow`, of the prefill engines."""
-        if self._may_have_changed(now):
-            self._rebuild(now)
+        self._refresh(now)
         return self._chosen_apart(self._prefill, needs, may_take, within_s=within_s, now=now)
 
     def _chosen_apart(
@@ -111,8 +108,7 @@ class Candidates:
     ) -> bool:
         """Whether there are own engines that can take the request, but each is to be avoided, or
         expects it to wait longer than `wait_s`."""
-        if self._may_have_changed(now):
-            self._rebuild(now)
+        self._refresh(now)
         try:
             able = self._reading.able(needs, self._there.revisions(needs))
         except NoEngine:
@@ -139,6 +135,10 @@ class Candidates:
         if may_take is not None:
             engines = Engines(engine for engine in engines if may_take(links[engine.id]))
         return links[choose(engines.able(needs, revisions), needs).id]
+
+    def _refresh(self, now: float) -> None:
+        if self._may_have_changed(now):
+            self._rebuild(now)
 
     def _may_have_changed(self, now: float) -> bool:
         return bool(

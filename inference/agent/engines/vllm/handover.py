@@ -87,11 +87,16 @@ def fetching(params: SamplingParams, work: EngineWork) -> SamplingParams:
 
 def transfer_config(given: dict[str, Any] | KVTransferConfig) -> KVTransferConfig:
     """vLLM's settings of an engine with a role: our connector, which computes itself what it can't
-    fetch. Also prepares the environment from which NIXL and UCX read the rest."""
+    fetch."""
     config = KVTransferConfig(**given) if isinstance(given, dict) else replace(given)
     config.kv_connector_module_path = MODULE
     config.kv_load_failure_policy = "recompute"
     config.kv_connector_extra_config = {"kv_lease_duration": int(LEASE_S)}
+    return config
+
+
+def prepare(config: KVTransferConfig) -> None:
+    """Set the environment variables from which NIXL and UCX read the rest, unless they are set."""
     if config.kv_buffer_device == "cpu":
         os.environ.setdefault("UCX_TLS", "tcp,self")  # there is nothing else that it could find
         if os.environ.get(SIDE_CHANNEL_HOST, "localhost") in LOOPBACK:
@@ -100,7 +105,6 @@ def transfer_config(given: dict[str, Any] | KVTransferConfig) -> KVTransferConfi
         with socket.socket() as free:
             free.bind(("", 0))
             os.environ[SIDE_CHANNEL] = str(free.getsockname()[1])
-    return config
 
 
 def handed_over(params: dict[str, Any] | None) -> Handover | None:

@@ -79,6 +79,8 @@ def start_llm(
     lacking = patches.install()
     if profile.role and Part.HANDOVER in lacking:
         raise BadProfile(f"kv_role can't be set with this vLLM. {Part.HANDOVER.value}")
+    if profile.role:
+        handover.prepare(args.kv_transfer_config)
     if Part.CACHE_EVENTS not in lacking:
         args.kv_events_config = KVEventsConfig(**kv_events)
     config = args.create_engine_config()

@@ -91,6 +91,7 @@ async def test_a_prefill_engine_that_dies_is_not_noticed(pair: tuple[Rig, Rig]) 
         await until(lambda: prefill.engine.stats().running)
         prefill.running.cancel()
         assert (await answer)["choices"] == plain["choices"]
+        await until(lambda: attempts(one) == [2, 2])
         usages = [entry.usage for entry in await one.ledger.settled(2)]
         assert usages[0].prompt_tokens == usages[1].prompt_tokens == plain["usage"]["prompt_tokens"]
         assert decode.engine.stats().prompt_tokens == plain["usage"]["prompt_tokens"]
@@ -105,7 +106,7 @@ async def test_a_prompt_that_takes_too_long_is_computed_by_the_decode_engine(
     behave(prefill, STALLED)
     async with one.client() as client:
         await asked(client)
-        await until(lambda: not prefill.engine.stats().running)
+        await until(lambda: attempts(one) == [2] and not prefill.engine.stats().running)
         (entry,) = await one.ledger.settled(1)
     assert (entry.attempt, entry.usage.cached_tokens) == (2, 0)
     assert one.hub.prefill.prompts == {(MODEL.name, "recalled"): 1}
