@@ -97,10 +97,13 @@ def transfer_config(given: dict[str, Any] | KVTransferConfig) -> KVTransferConfi
 
 def prepare(config: KVTransferConfig) -> None:
     """Set the environment variables from which NIXL and UCX read the rest, unless they are set."""
+    ours = {}
     if config.kv_buffer_device == "cpu":
-        os.environ.setdefault("UCX_TLS", "tcp,self")  # there is nothing else that it could find
+        ours["UCX_TLS"] = "tcp,self"  # there is nothing else that it could find
         if os.environ.get(SIDE_CHANNEL_HOST, "localhost") in LOOPBACK:
-            os.environ.setdefault("UCX_NET_DEVICES", "lo")  # else it listens on all interfaces
+            ours["UCX_NET_DEVICES"] = "lo"  # else it listens on all interfaces
+    for name, value in ours.items():
+        os.environ.setdefault(name, value)
     if SIDE_CHANNEL not in os.environ:  # several engines may share the machine
         with socket.socket() as free:
             free.bind(("", 0))
