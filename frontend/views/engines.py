@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET
 
 from frontend.lists import address, words_of
 from frontend.pages import tenant_page
+from inference.link.engine_info import PREFILL
 from tenants.api.endpoints.fleet import engines as connected
 from tenants.fleet.gateways import gateways
 from tenants.models import AdapterVersion, BaseModel, Tenant
@@ -106,7 +107,7 @@ def state(tenant: Tenant, words: str) -> dict[str, Any]:
         )
         for engine in sorted(found, key=lambda engine: str(engine["id"]))
     ]
-    own = [engine for engine in found if not engine["overflow"]]
+    own = [one for one in found if not (one["overflow"] or one["role"] == PREFILL)]
     served = {engine["base_model"] for engine in own if not engine["draining"]}
     used = BaseModel.objects.filter(Exists(tenant.adapters.filter(base_model=OuterRef("pk"))))
     missing = [name for name in used.values_list("name", flat=True) if name not in served]

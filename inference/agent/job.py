@@ -14,12 +14,14 @@ from inference.agent.engines.engine import EngineOutput, Meter, key_of
 from inference.agent.link import AgentLink
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.link.accounts import Account, Usage
-from inference.link.wire import Delta, Done, Fault, Load, Loaded, Resume, Submit
+from inference.link.wire import Delta, Done, Fault, Handover, Load, Loaded, Resume, Submit
 
 CANCELLED = "cancelled"
 """The finish reason of requests that were cancelled."""
 
 NOTHING = Usage()
+UNDERWAY_S = 15.0
+"""How long a gateway's frame may have been on its way: a link is lost after 10 s of silence."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,12 +76,13 @@ class Job:
             return cls(probe, link, is_probe=True)
         if frame.prefix is not None and not frame.prefix.is_sound:
             frame = msgspec.structs.replace(frame, prefix=None)
-        inherited = inherited_of(frame.resume)
+        handover = frame.handover
+        inherited = inherited_of(frame.resume) if handover is None else handover.usage
         return cls(
             frame,
             link,
             meter=_meter_of(inherited),
-            told=_meter_of(inherited),
+            told=Meter() if handover else _meter_of(inherited),
             inherited=inherited,
             opened=inherited,
         )
@@ -90,6 +93,15 @@ class Job:
         request = self.request
         self.request = msgspec.structs.replace(request, body=b"", resume=None)
         return request.body, request.resume if self.inherited.completion_tokens else None
+
+    def handover(self, now: float) -> Handover | None:
+        """The prompt as a prefill engine computed it, valid from `now` on; None if that engine may
+        have let go of it by now."""
+        handover = self.request.handover
+        if handover is None:
+            return None
+        valid_s = handover.valid_s - UNDERWAY_S - (now - self.received_at)
+        return msgspec.structs.replace(handover, valid_s=valid_s) if valid_s > 0 else None
 
     @property
     def movable(self) -> bool:

@@ -37,6 +37,7 @@ from inference.gateway.requests.requests import KEPT_BYTES, Requests
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.overflow import Overflow
+from inference.gateway.routing.prefill import PrefillPolicy
 from inference.gateway.structures.checks import StructureChecks
 from inference.ids import new_id
 from inference.interfaces.credentials import EngineIdentity, KnownCredentials
@@ -81,13 +82,15 @@ class Hub:
         kept_bytes: int = KEPT_BYTES,
         measures: Measures | None = None,
         overflow: Overflow | None = None,
+        prefill: PrefillPolicy | None = None,
         uncounted: frozenset[str] = frozenset(),
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process. `holding` bounds the
         requests that may wait for an engine here; None: none may. At most `kept_bytes` of bodies
         are kept, so that their requests can move to other engines. `overflow` says what overflow
-        engines may have; None: nothing. Requests of the `uncounted` tenants are counted neither as
-        traffic nor among the outcomes of requests.
+        engines may have; None: nothing. `prefill` says which prompts go to prefill engines.
+        Requests of the `uncounted` tenants are counted neither as traffic nor among the outcomes of
+        requests.
         """
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
@@ -113,6 +116,7 @@ class Hub:
         self.structures = StructureChecks()
         """Checks answers against the schemas and tools of their requests."""
         self.overflow = overflow or Overflow()
+        self.prefill = prefill or PrefillPolicy()
         self.orphans = Orphans(dispatches)
         self.start_failures = StartFailures()
         self.closed = asyncio.Event()
@@ -126,6 +130,7 @@ class Hub:
             holding=holding or Holding(),
             measures=self.measures,
             overflow=self.overflow,
+            prefill=self.prefill,
             kept_bytes=kept_bytes,
             uncounted=uncounted,
         )
@@ -166,7 +171,7 @@ class Hub:
     @property
     def revisions(self) -> Counter[str]:
         """Number of own engines that take new work, by revision."""
-        engines = [one for one in self.engines() if not (one.draining or one.info.overflow)]
+        engines = [one for one in self.engines() if one.info.serves and not one.draining]
         return Counter(one.pool for one in engines)
 
     @property
@@ -429,7 +434,7 @@ class Hub:
 
     def _note_pool(self, link: EngineLink) -> None:
         self._noted_at[link.engine.pool] = time.monotonic()
-        if not link.engine.info.overflow:  # no revision that adapters are tried on, or rolled out
+        if link.engine.info.serves:  # others are no revision to try adapters on, or to roll out
             self._model_seen(link.engine.info)
 
     def unload(self, digest: str) -> None:

@@ -13,6 +13,9 @@ import msgspec
 from inference.link.accounts import Totals
 from inference.link.values import Amount, Count, Difference, Size, Value
 
+PREFILL, DECODE = "prefill", "decode"
+"""The roles of engines that share the work of a request (`ModelInfo.role`)."""
+
 
 class AdapterRef(Value, frozen=True):
     """One immutable adapter version.
@@ -75,6 +78,14 @@ class ModelInfo(Value, frozen=True):
     overflow: bool = False
     """Whether it sends prompts to a server outside of the installation, and takes only what the
     installation's own engines are too busy for (`inference.gateway.routing.overflow`)."""
+    role: str = ""
+    """PREFILL: it only computes prompts, for engines with the role DECODE, which can also take
+    whole requests, as all others do (`inference.gateway.routing.prefill`)."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether any request of its pool may go to it, and nothing but its load is against it."""
+        return not self.overflow and self.role != PREFILL
 
     def pool_digest(self) -> str:
         """SHA-256 (hex) of everything up to `parsers` except its capacity: engines with the same

@@ -9,7 +9,7 @@ seconds, sizes bytes, counts tokens. Values inside frames that are also used els
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -23,6 +23,10 @@ from inference.link.workload import ONE_CHOICE, Workload
 PROTOCOL_VERSION = 1
 OLDEST_VERSION = 1
 
+PREFILLED = "prefilled"
+"""The finish reason of an attempt that only computed the prompt (`Submit.prefill`)."""
+MAX_HANDOVER_BYTES = 256 << 10
+"""Longest `Handover.params`: the numbers of the KV blocks of a prompt with a million tokens."""
 MOVED = "moved"
 """The finish reason of a request that its engine gave up (`Done`)."""
 LEFT = "left"
@@ -34,7 +38,8 @@ GONE = "gone"
 """The finish reason if a gateway adopts an answer that is not there, or not any longer."""
 RECALLED = "recalled"
 """The reason of a cancel by which a gateway takes a request back for another engine: the agent
-gives it up (MOVED) if it still waits in its queue, and otherwise goes on as if nothing was said."""
+gives it up (MOVED) if it still waits in its queue, or was only to compute its prompt, and otherwise
+goes on as if nothing was said."""
 INTERACTIVE, BATCH = "interactive", "batch"
 """The lanes (`Submit.lane`): `batch` waits behind the interactive one."""
 
@@ -181,6 +186,19 @@ class Retention(Value, frozen=True):
 NOT_KEPT = Retention()
 
 
+class Handover(Value, frozen=True):
+    """Keys and values of a prompt that a prefill engine computed and keeps for another engine.
+
+    `params` say where they are; gateways pass them on unread. `valid_s`: the prefill engine keeps
+    them for so long, from when this frame is sent. `usage` is that of the attempt that computed
+    them, set by the gateway: the prompt is counted there.
+    """
+
+    params: Annotated[bytes, msgspec.Meta(max_length=MAX_HANDOVER_BYTES)]
+    valid_s: Amount
+    usage: Usage = Usage()
+
+
 class Submit(Frame, tag="submit", frozen=True):
     """Gateway to agent: run this request.
 
@@ -219,6 +237,11 @@ class Submit(Frame, tag="submit", frozen=True):
     trace: str = ""
     """The span of this attempt, as W3C `traceparent`; empty if it is not traced."""
     retention: Retention = NOT_KEPT
+    prefill: bool = False
+    """Only compute the prompt and keep it for another engine: nothing is generated, and the `done`
+    says PREFILLED."""
+    handover: Handover | None = None
+    """The prompt as a prefill engine computed it; the engine computes itself what it can't get."""
 
 
 class Orphan(Value, frozen=True):
@@ -286,6 +309,8 @@ class Done(Frame, tag="done", frozen=True):
     response: bytes | None = None
     fault: Fault | None = None
     attempt: int = 1
+    handover: Handover | None = None
+    """With the finish reason PREFILLED: where the prompt is; None if it can't be fetched."""
 
     def sendable(self) -> Done:
         """Itself, or an error if its answer is too long: a longer frame would break the link, and

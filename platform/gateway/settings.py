@@ -90,6 +90,12 @@ OVERFLOW_WAIT_S = environ.integer("LORIKEET_OVERFLOW_WAIT_S", 10, low=1)
 overflow engine may have it."""
 OVERFLOW_TOKENS_A_DAY = environ.integer("LORIKEET_OVERFLOW_TOKENS_A_DAY", 1_000_000, low=1)
 """Most tokens, prompts and answers together, that all overflow engines get in a day (UTC)."""
+PREFILL_TOKENS = environ.integer("LORIKEET_PREFILL_TOKENS", 2048, low=1)
+"""Tokens of a prompt that a decode engine would have to compute, from which on a prefill engine of
+its pool computes it first."""
+PREFILL_WAIT_S = environ.integer("LORIKEET_PREFILL_WAIT_S", 20, low=1, high=40)
+"""How long that may take before the decode engine computes the prompt itself. A prefill engine
+keeps a prompt for a minute from when it was computed, and gateways count from when it was sent."""
 CONVERSATION_BYTES = environ.size("LORIKEET_CONVERSATION_BYTES", 64 << 20)
 """Conversations on open sockets of `/v1/responses` that each gateway process keeps between two
 turns; at most a quarter per tenant."""

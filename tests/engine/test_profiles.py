@@ -12,13 +12,13 @@ import pytest
 
 from inference.agent.__main__ import parsed, profile_of
 from inference.agent.engines.engine import EngineWork, LocalAdapter
-from inference.agent.engines.profile import BadProfile, EngineProfile
+from inference.agent.engines.profile import NIXL, BadProfile, EngineProfile
 from inference.agent.engines.profiles import proofs
 from inference.agent.engines.profiles.hardware import Hardware
 from inference.agent.engines.profiles.named import FOLDER, named, read, shipped
 from inference.agent.engines.profiles.options import on_this_machine
 from inference.agent.engines.profiles.proofs import NOT_PROVEN, ProfileProof, ProofSide
-from inference.link.engine_info import AdapterRef
+from inference.link.engine_info import DECODE, PREFILL, AdapterRef
 from inference.operations.registry import OPERATIONS
 
 FILE: dict[str, Any] = {"summary": "A profile", "promise": "exact", "lora": "as with plain"}
@@ -51,6 +51,7 @@ def test_every_shipped_profile_is_valid(name: str) -> None:
         ({"needs": {"gpus": "two"}}, "needs.gpus is 'two': it must be `int`"),
         ({"needs": {"cpu": ["avx1024"]}}, "cpu is 'avx1024': it must be one of avx2, avx512"),
         ({"needs": {"memory": "much"}}, "memory is 'much': it must be a size such as 4G"),
+        ({"needs": {"packages": ["a.b"]}}, "packages.0. is .*a.b.*: it must be `str` matching"),
         ({"place": {"revision": "any"}}, "place.revision is 'any': it must be one of same, own"),
         ({"place": {"engines": 0}}, "place.engines is 0: it must be `int` >= 1"),
         ({"needz": {}}, "unknown field `needz`"),
@@ -108,6 +109,12 @@ def test_a_profile_of_the_operators_own(tmp_path: Path) -> None:
         ({"devices": 3}, AVX2, "3 GPUs or cores: 2 can be used here"),
         ({"devices": 2}, H200, "2 GPUs: 1 can be used here"),
         ({"memory": "16G"}, AVX2, "16G of memory: 8192M are free here"),
+        ({"packages": ["json"]}, AVX2, ""),
+        (
+            {"packages": ["no_such"]},
+            AVX2,
+            "the Python package no_such, which is not installed here",
+        ),
     ],
 )
 def test_what_a_machine_lacks(needs: dict[str, Any], hardware: Hardware, lacking: str) -> None:
@@ -186,10 +193,24 @@ def test_vllm_knows_what_every_profile_sets(name: str) -> None:
     for field, value in (
         tomllib.loads((FOLDER / f"{name}.toml").read_text()).get("vllm", {}).items()
     ):
-        if field != "speculative_config":
-            assert getattr(arguments, field) == value
+        given = getattr(arguments, field)
+        if not isinstance(value, dict):
+            assert given == value
         else:
-            assert value.items() <= arguments.speculative_config.items()
+            known = given if isinstance(given, dict) else vars(given)
+            assert {name: known[name] for name in value} == value
+
+
+@pytest.mark.vllm
+def test_an_engine_with_a_role_gets_the_connector_that_keeps_tenants_apart() -> None:
+    from inference.agent.engines.vllm import handover, nixl
+    from inference.agent.engines.vllm.start import engine_args
+
+    config = engine_args(profile(["--profile", "decode"])).kv_transfer_config
+    connector = config.kv_connector_module_path, config.kv_connector
+    assert connector == (nixl.__name__, nixl.NixlConnector.__name__)
+    assert config.kv_load_failure_policy == "recompute"
+    assert config.kv_connector_extra_config["kv_lease_duration"] == handover.LEASE_S
 
 
 # --- isolation -----------------------------------------------------------------------------------
@@ -218,12 +239,40 @@ def test_suffix_decoding_never_shares_a_tree_of_answers(given: dict[str, Any]) -
             "kv_connector is 'ExampleConnector': it must be one of LMCacheMPConnector, Nixl",
         ),
         ({"extra": {"kv_transfer_config": {}}}, "kv_connector is None"),
+        (
+            {
+                "extra": {
+                    "kv_transfer_config": {
+                        "kv_connector": "NixlConnector", "kv_connector_module_path": "mine"
+                    }
+                }
+            },
+            "kv_connector_module_path is 'mine': it must not be set",
+        ),
+        (
+            {"extra": {"kv_transfer_config": {"kv_connector": NIXL, "kv_role": "kv_both"}}},
+            "kv_role is 'kv_both': with NixlConnector it must be one of kv_producer, kv_consumer",
+        ),
         ({"extra": {"ec_transfer_config": {}}}, "ec_transfer_config can be neither in extra nor"),
     ],
 )  # fmt: skip
 def test_what_would_cross_tenants_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(BadProfile, match=message):
         EngineProfile(model="a/b", **given)
+
+
+def test_engines_that_share_requests_are_of_plains_revision() -> None:
+    roles = {}
+    for name in ("plain", "prefill", "decode"):
+        found = EngineProfile(model="a/b", **named(name).settings)
+        roles[name] = found.role
+        assert not found.changing
+    assert roles == {"plain": "", "prefill": PREFILL, "decode": DECODE}
+    offloads = EngineProfile(
+        model="a/b",
+        extra={"kv_transfer_config": {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}},
+    )
+    assert not offloads.role and offloads.changing
 
 
 @pytest.mark.vllm

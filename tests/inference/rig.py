@@ -269,6 +269,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
         holding=options.pop("holding", None),
         kept_bytes=options.pop("kept_bytes", KEPT_BYTES),
         overflow=options.pop("overflow", None),
+        prefill=options.pop("prefill", None),
     )
     keys.on_revoked(hub.end_streams)
 

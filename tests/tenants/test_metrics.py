@@ -25,6 +25,7 @@ from inference.gateway.hub import Hub
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import EndedRequest, Measures
 from inference.gateway.requests.held import Holding
+from inference.gateway.routing.prefill import HANDED_OVER
 from inference.interfaces.directory import ResolvedTarget
 from inference.link import wire
 from inference.link.accounts import Usage
@@ -158,6 +159,7 @@ async def full(database: Database) -> AsyncIterator[httpx.AsyncClient]:
     ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     async with benched(measures=measured()) as bench:
         bench.hub.overflow.requests["base"] += 1
+        bench.hub.prefill.prompts["base", HANDED_OVER] += 1
         await bench.join("e1", stats=EngineStats(running=2, active=["a"], resident=["a", "b"]))
         demand = FleetDemand(bench.hub.demand, 0.0)
         demand.heard([], time.monotonic())

@@ -16,6 +16,7 @@ from frontend.lists import words_of
 from frontend.pages import operator_page
 from frontend.views.engines import ResidentList, residents
 from inference.gateway.measuring.history import LoadSample, RequestRate
+from inference.link.engine_info import PREFILL
 from tenants.fleet.gateways import gateways
 from tenants.models import AdapterVersion
 
@@ -131,6 +132,6 @@ def drain(request: HttpRequest) -> HttpResponse:
         for one in connected
         if one["base_model"] == engine["base_model"]
         and one["id"] != id
-        and not (one["draining"] or one["overflow"])
+        and not (one["draining"] or one["overflow"] or one["role"] == PREFILL)
     ]
     return render(request, "operate/engines/drain.html", {"engine": engine, "others": others})

@@ -20,7 +20,7 @@ import msgspec
 
 from inference.agent.engines.cache_news import News
 from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
-from inference.link.wire import Resume
+from inference.link.wire import Handover, Resume
 from inference.operations.operation import Operation
 
 UNBOUNDED_STEP = 1 << 60
@@ -65,7 +65,8 @@ class EngineWork:
     (lower goes first). `id` is shown in the answer; two attempts of it may run at once. With
     `wants_ids` each Output says which tokens it holds, and a whole answer comes in Outputs of about
     IDS_AT_ONCE tokens, so that another engine can continue it too. `resume` is what other engines
-    generated of it, which the meter already includes.
+    generated of it, which the meter already includes. With `prefill` only its prompt is computed,
+    for another engine; `handover` is what such an engine computed of it, which the meter includes.
     """
 
     id: str
@@ -80,6 +81,8 @@ class EngineWork:
     attempt: int = 1
     wants_ids: bool = False
     resume: Resume | None = None
+    prefill: bool = False
+    handover: Handover | None = None
 
     @property
     def key(self) -> str:
@@ -138,6 +141,9 @@ class EngineOutput(msgspec.Struct, frozen=True):
     A continued answer (`EngineWork.resume`) yields only what is new of the text, chunks, ids and
     tokens. A `response` is whole all the same, and the `finish_reason` is that of all choices,
     including those that had ended before.
+
+    Work that is only a `prefill` yields one Output, with the `handover` and the finish reason
+    PREFILLED; its meter counts the prompt alone.
     """
 
     text: str = ""
@@ -146,6 +152,7 @@ class EngineOutput(msgspec.Struct, frozen=True):
     response: bytes | None = None
     finish_reason: str | None = None
     ids: dict[int, list[int]] = {}
+    handover: Handover | None = None
 
 
 @dataclass(frozen=True, slots=True)

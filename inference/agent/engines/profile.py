@@ -6,10 +6,13 @@ No vLLM import here: a bad value must be refused in milliseconds, not after ten 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Self
+
+from inference.link.engine_info import DECODE, PREFILL
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values of `max_lora_rank` that vLLM accepts; a test compares them with vLLM's own."""
@@ -137,7 +140,8 @@ class EngineProfile:
     def changing(self) -> dict[str, Any]:
         """The options set that may change answers or how soon they come: engines that differ in
         them are of different revisions (`ModelInfo.revision`)."""
-        extra = {name: value for name, value in self.extra.items() if name not in _OURS}
+        same = _OURS | {"kv_transfer_config"} if self.role else _OURS
+        extra = {name: value for name, value in self.extra.items() if name not in same}
         options = {
             "dtype": None if self.dtype in _USUAL_DTYPES else self.dtype,
             "quantization": self.quantization,
@@ -155,6 +159,12 @@ class EngineProfile:
         """
         given = self.speculative_config
         return given and given | (_UNSHARED if given.get("method") == "suffix" else {})
+
+    @property
+    def role(self) -> str:
+        """Its part in the work that a prefill and a decode engine share (`ModelInfo.role`)."""
+        config = _field_reader(self.extra.get("kv_transfer_config"))
+        return ROLES.get(config("kv_role"), "") if config("kv_connector") == NIXL else ""
 
     @property
     def devices(self) -> int:
@@ -208,24 +218,45 @@ class EngineProfile:
                     f"speculative_config.{name} is {given}: it must be {value}, because these "
                     "requests are of all tenants"
                 )
-        if (config := self.extra.get("kv_transfer_config")) is None:
+        if (given := self.extra.get("kv_transfer_config")) is None:
             return
-        connector = config.get("kv_connector") if isinstance(config, dict) else config.kv_connector
-        if connector not in CONNECTORS:
+        config = _field_reader(given)
+        if (connector := config("kv_connector")) not in CONNECTORS:
             raise BadProfile(
                 f"kv_transfer_config.kv_connector is {connector!r}: it must be one of "
                 f"{', '.join(CONNECTORS)}, which keep tenants and adapters apart"
             )
+        if (path := config("kv_connector_module_path")) is not None:
+            raise BadProfile(
+                f"kv_transfer_config.kv_connector_module_path is {path!r}: it must not be set: "
+                "connectors of others may not keep tenants and adapters apart"
+            )
+        if connector == NIXL and (role := config("kv_role")) not in ROLES:
+            raise BadProfile(
+                f"kv_transfer_config.kv_role is {role!r}: with {NIXL} it must be one of "
+                f"{', '.join(ROLES)}"
+            )
 
+
+def _field_reader(config: Any) -> Callable[[str], Any]:
+    """Reads fields of vLLM's KV transfer settings as they were given: JSON, or vLLM's object."""
+    if config is None or isinstance(config, dict):
+        return (config or {}).get
+    return lambda name: getattr(config, name)
+
+
+NIXL = "NixlConnector"
+ROLES = {"kv_producer": PREFILL, "kv_consumer": DECODE}
+"""`ModelInfo.role` by vLLM's `kv_role`."""
 
 CONNECTORS = (
     "LMCacheMPConnector",
-    "NixlConnector",
+    NIXL,
     "OffloadingConnector",
     "SimpleCPUOffloadConnector",
 )
 """vLLM's KV connectors that find blocks by their hash, in which the salt of `EngineWork` and the
-adapter are, by that salt itself, or only by a request's own block numbers (NIXL)."""
+adapter are, or by that salt itself; of NIXL's, our own form checks both (`vllm.handover`)."""
 
 _UNSHARED = {"suffix_decoding_max_cached_requests": 0}
 

@@ -73,7 +73,9 @@ class Adoption:
         """A gateway cancels a request, leaves it for another gateway to adopt, or takes it back."""
         job = self._jobs.of_attempt(frame.id, frame.attempt)
         if frame.reason == RECALLED:
-            if job is not None and job.movable and job.admitted_at is None:
+            if job is None or not job.movable:
+                return
+            if job.admitted_at is None or job.request.prefill:  # a prefill has no reader yet
                 self._jobs.cancel(job, MOVED)
         elif job is None:
             self._kept.cancel((frame.id, frame.attempt))

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 
 import structlog
+from msgspec.structs import replace
 
 from inference.agent.adapters.residency import Residency
 from inference.agent.engines.engine import Engine, EngineOutput, EngineWork, LocalAdapter
@@ -58,7 +59,8 @@ class Generation:
             async with aclosing(self._engine.generate(work)) as outputs:
                 async for last in outputs:
                     self._pass_on(job, last)
-        return Done(job.id, job.usage(), last.finish_reason, last.response)
+        done = Done(job.id, job.usage(), last.finish_reason, last.response)
+        return done if last.handover is None else replace(done, handover=last.handover)
 
     async def probe(self, job: Job, frame: Load) -> Loaded:
         """Load the adapter, and probe it if that is asked for, once it is the job's turn."""
@@ -93,6 +95,8 @@ class Generation:
             attempt=job.attempt,
             wants_ids=request.ids,
             resume=resume,
+            prefill=request.prefill,
+            handover=job.handover(job.submitted_at),
         )
 
     def _pass_on(self, job: Job, output: EngineOutput) -> None:

@@ -85,10 +85,11 @@ def seen(
     engines: Iterable[EngineState], held: Mapping[str, int], refused: Mapping[str, int]
 ) -> dict[str, Demand]:
     """The demand that one gateway sees, by pool. Draining engines don't count: what runs on them
-    ends there and needs no other engine. Nor do overflow engines, which are not to be scaled."""
+    ends there and needs no other engine. Nor do overflow and prefill engines: it does not scale
+    them."""
     running, queued, taking = Counter[str](), Counter[str](), Counter[str]()
     for engine in engines:
-        if not (engine.draining or engine.info.overflow):
+        if engine.info.serves and not engine.draining:
             pool, stats = engine.info.name, engine.stats
             reported = stats.running + stats.waiting
             running[pool] += max(reported, engine.dispatched - stats.queued)
@@ -130,7 +131,7 @@ class CompletionRate:
         """Add a sample of the counters of the connected own engines."""
         counted = {}
         for engine in engines:
-            if engine.info.overflow:
+            if not engine.info.serves:
                 continue
             counted[engine.id] = ended = engine.stats.journaled.requests
             self._ended[engine.info.name] += max(0, ended - self._counted.get(engine.id, ended))

@@ -166,6 +166,7 @@ class EngineLink:
             "credential": self.credential.name,
             "kind": info.engine,
             "overflow": info.overflow,
+            "role": info.role,
             "base_model": info.name,
             "revision": info.revision,
             "pool_revision": engine.pool,

@@ -13,7 +13,7 @@ from inference.interfaces.directory import Grant, ResolvedTarget
 from inference.interfaces.limiter import Reservation
 from inference.link.accounts import Account
 from inference.link.prefixes import Prefix
-from inference.link.wire import BATCH, NOT_KEPT, Resume, Retention, Submit, Wait
+from inference.link.wire import BATCH, NOT_KEPT, Handover, Resume, Retention, Submit, Wait
 from inference.link.workload import ONE_CHOICE, Workload
 from inference.pools import Pool
 from inference.tracing import Span
@@ -105,6 +105,8 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         trace: str = "",
         keeps: bool = True,
         overflow: bool = False,
+        prefill: bool = False,
+        handover: Handover | None = None,
     ) -> Submit:
         """The frame that submits this attempt to the engine with this credential.
 
@@ -112,7 +114,8 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         `ids` it reports which tokens it generates; with `resume` it continues where lower attempts
         stopped. `given_s` is the time from the request's beginning to this submit. `trace` names
         the attempt's span. An answer that is not kept from its beginning (`keeps`) has no
-        grace. `overflow` says that the engine is an overflow engine.
+        grace. `overflow` says that the engine is an overflow engine. With `prefill` it only
+        computes the prompt; `handover` is what another engine computed of it.
         """
         grant, target = self.grant, self.target
         price = target.price_on(overflow=overflow)
@@ -154,4 +157,6 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
             prefix=self.prefix,
             trace=trace,
             retention=self.retention if keeps else NOT_KEPT,
+            prefill=prefill,
+            handover=handover,
         )

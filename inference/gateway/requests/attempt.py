@@ -29,6 +29,8 @@ class Attempt:
     most: Bounds
     sent_at: float
     """Monotonic time in seconds, as all times here."""
+    prefill_s: float | None = None
+    """Set if it only computes the prompt: how long that may take (`routing.prefill`)."""
     keeps: bool = False
     """Whether its engine keeps the answer for other gateways."""
     has_begun: bool = False
@@ -38,6 +40,11 @@ class Attempt:
     last_output_at: float = 0.0
     span: Span | None = None
     """Set if the request is traced."""
+
+    @property
+    def prefills(self) -> bool:
+        """Whether it only computes the prompt, and has no reader."""
+        return self.prefill_s is not None
 
     @property
     def engine(self) -> EngineState:

@@ -5,7 +5,8 @@ sent, and which are not silent. All of that changes rarely, so the answers are c
 anew only when they may have changed: when a link says so, and when the next engine could have
 become silent.
 
-Overflow engines (`routing.overflow`) are apart: only `choose_overflow` returns one.
+Overflow engines (`routing.overflow`) and prefill engines (`routing.prefill`) are apart: only
+`choose_overflow` and `choose_prefill` return one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.routing.choice import choose
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Able, Engines
+from inference.link.engine_info import PREFILL
 from inference.pools import Revisions
 
 MayTake = Callable[[EngineLink], bool]
@@ -34,6 +36,7 @@ class Candidates:
         self._there = self._reading = self._speaking = Engines(())
         """All engines; those not behind with reading; those of them not silent."""
         self._overflow: list[EngineLink] = []
+        self._prefill: list[EngineLink] = []
         self._behind: list[EngineLink] = []
         self._silent: list[EngineLink] = []
         self._next_silent_at = -math.inf
@@ -50,8 +53,7 @@ class Candidates:
         Raises:
             NoEngine, Overloaded: no engine can take it.
         """
-        if self._may_have_changed(now):
-            self._rebuild(now)
+        self._refresh(now)
         revisions = self._there.revisions(needs)
         try:
             if self._silent:
@@ -70,11 +72,28 @@ class Candidates:
     ) -> EngineLink | None:
         """As `choose`, of the overflow engines that have all that the request asks for and on which
         it would wait no longer than `within_s`; None if there is none."""
-        if self._may_have_changed(now):
-            self._rebuild(now)
+        self._refresh(now)
+        return self._chosen_apart(self._overflow, needs, may_take, within_s=within_s, now=now)
+
+    def choose_prefill(
+        self, needs: Needs, may_take: MayTake, *, within_s: float, now: float
+    ) -> EngineLink | None:
+        """As `choose_overflow`, of the prefill engines."""
+        self._refresh(now)
+        return self._chosen_apart(self._prefill, needs, may_take, within_s=within_s, now=now)
+
+    def _chosen_apart(
+        self,
+        links: list[EngineLink],
+        needs: Needs,
+        may_take: MayTake,
+        *,
+        within_s: float,
+        now: float,
+    ) -> EngineLink | None:
         able = Able(
             link.engine
-            for link in self._overflow
+            for link in links
             if link.engine.info.name == needs.base_model
             and not (link.engine.draining or link.full or link.is_silent(now))
             and link.engine.stats.wait_s <= within_s
@@ -89,8 +108,7 @@ class Candidates:
     ) -> bool:
         """Whether there are own engines that can take the request, but each is to be avoided, or
         expects it to wait longer than `wait_s`."""
-        if self._may_have_changed(now):
-            self._rebuild(now)
+        self._refresh(now)
         try:
             able = self._reading.able(needs, self._there.revisions(needs))
         except NoEngine:
@@ -118,6 +136,10 @@ class Candidates:
             engines = Engines(engine for engine in engines if may_take(links[engine.id]))
         return links[choose(engines.able(needs, revisions), needs).id]
 
+    def _refresh(self, now: float) -> None:
+        if self._may_have_changed(now):
+            self._rebuild(now)
+
     def _may_have_changed(self, now: float) -> bool:
         return bool(
             now >= self._next_silent_at
@@ -127,7 +149,8 @@ class Candidates:
 
     def _rebuild(self, now: float) -> None:
         self._overflow = [link for link in self._links.values() if link.engine.info.overflow]
-        links = [link for link in self._links.values() if not link.engine.info.overflow]
+        self._prefill = [one for one in self._links.values() if one.engine.info.role == PREFILL]
+        links = [link for link in self._links.values() if link.engine.info.serves]
         self._behind = [link for link in links if link.full]
         self._silent = [link for link in links if link.is_silent(now)]
         ready = [link for link in links if not link.full]

@@ -21,7 +21,7 @@ import msgspec
 from inference.errors import EngineLost, InferenceError, Overloaded
 from inference.gateway.requests.attempt import Attempt
 from inference.gateway.routing.engine_state import EngineState
-from inference.link.wire import MOVED, Done, Fault
+from inference.link.wire import MOVED, PREFILLED, Done, Fault
 
 MAX_MOVES = 2
 RETURNS_S = 3.0
@@ -40,7 +40,10 @@ class MoveReason(StrEnum):
     REFUSED = "refused"
     """The engine is full and did not take it."""
     RECALLED = "recalled"
-    """It waited in the engine's queue for so long that an overflow engine may have it."""
+    """It waited in the engine's queue for so long that an overflow engine may have it, or for its
+    prompt so long that the next engine had better compute it."""
+    PREFILLED = "prefilled"
+    """A prefill engine has computed its prompt, which is what it was there for."""
 
 
 class MoveResult(StrEnum):
@@ -83,7 +86,7 @@ class Journey:
             self.moves += 1
             fault = None if done is None else done.fault
             self.error = lost(attempt) if fault is None else fault.error()
-        if self.since is None:
+        if self.since is None and why is not MoveReason.PREFILLED:
             self.since = now
         if why not in (MoveReason.LOST, MoveReason.RECALLED):
             self.avoided.add(attempt.engine)
@@ -109,6 +112,8 @@ class Journey:
 
 def reason_to_move(attempt: Attempt, done: Done) -> MoveReason | None:
     """Why another engine should take over the request after this `done`; None: it has ended."""
+    if done.fault is None and attempt.prefills and done.finish_reason != MOVED:
+        return MoveReason.PREFILLED
     if done.fault is None:
         if done.finish_reason != MOVED:
             return None
@@ -125,7 +130,7 @@ def reason_to_move(attempt: Attempt, done: Done) -> MoveReason | None:
 def final_done(attempt: Attempt, done: Done, *, is_wanted: bool) -> Done:
     """The `done` that the reader gets if no other engine takes over; `is_wanted`: the request was
     not cancelled."""
-    if done.finish_reason != MOVED or done.fault is not None:
+    if done.finish_reason not in (MOVED, PREFILLED) or done.fault is not None:
         return done
     if not is_wanted:
         return msgspec.structs.replace(done, finish_reason="cancelled")

@@ -3,7 +3,8 @@
 A request that waited is given only to an engine that has fewer than TAKEN_UP of this gateway's
 requests without a first token. That slows nothing down: more would only wait in the engine's queue.
 
-A request may go to an overflow engine instead (`routing.overflow`), always as one that waited.
+A request may go to an overflow engine instead (`routing.overflow`), always as one that waited, or
+to a prefill engine first (`routing.prefill`).
 
 An attempt that continues where the reader is needs an engine of the same revision. A request can't
 move, and so ends with its engine, if it is being ended anyway, or if its body is beyond its
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -29,6 +31,7 @@ from inference.gateway.requests.request import Request
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.overflow import Overflow
 from inference.gateway.routing.popularity import Popularity
+from inference.gateway.routing.prefill import PrefillPolicy
 from inference.link.accounts import first_attempt
 from inference.link.wire import Adopt, Resume, Submit
 from inference.pools import Pool
@@ -46,6 +49,7 @@ class Placing:
         candidates: Candidates,
         dispatches: Dispatches,
         overflow: Overflow,
+        prefill: PrefillPolicy,
         *,
         kept_bytes: int,
     ) -> None:
@@ -53,7 +57,7 @@ class Placing:
         self.pools: Mapping[str, Pool] = {}
         """By base model; requests for a model that is not here may run on any of its revisions."""
         self._candidates, self._dispatches = candidates, dispatches
-        self._overflow = overflow
+        self._overflow, self._prefill = overflow, prefill
         self._kept = SharedCapacity[str](kept_bytes)
         """Bytes of kept bodies, by tenant."""
         self._popularity = Popularity()
@@ -85,9 +89,12 @@ class Placing:
         resume = request.delivered.resume(request.ttft_s, request.elapsed_s(now))
         link = self._link_for(request, order, resume, now, paced=paced)
         self._keep(request, order)
+        first = self._prefill_link(request, order, link, now)
+        kept, link = request.kept_prompt, first or link
         most = order.most(link.engine.info.max_model_len)
-        keeps = request.delivered.keeps
-        attempt = Attempt(link, request.attempts + 1, most, now, keeps=keeps)
+        keeps = request.delivered.keeps and first is None
+        prefill_s = None if first is None else self._prefill.wait_s
+        attempt = Attempt(link, request.attempts + 1, most, now, prefill_s, keeps=keeps)
         frame = order.frame(
             self._dispatches,
             link.credential.id,
@@ -100,8 +107,27 @@ class Placing:
             trace=_trace(request, attempt),
             keeps=keeps,
             overflow=link.engine.info.overflow,
+            prefill=attempt.prefills,
+            handover=None if kept is None else kept.given(link.engine, now),
         )
         return attempt, frame
+
+    def _prefill_link(
+        self, request: Request, order: AdmittedRequest, link: EngineLink, now: float
+    ) -> EngineLink | None:
+        """The link of the prefill engine that computes the prompt before the request goes to this
+        one; None if it goes there at once."""
+        if request.journey is not None or not request.is_kept:
+            return None
+        if not self._prefill.wants(order.workload, order.prefix, link.engine):
+            return None
+
+        def may_take(one: EngineLink) -> bool:
+            return one.unbegun < TAKEN_UP and one.engine.pool == link.engine.pool
+
+        return self._candidates.choose_prefill(
+            self._needs(order), may_take, within_s=self._prefill.wait_s, now=now
+        )
 
     def needed(self, request: Request) -> Hashable:
         """A key for what a request needs that left an engine: as `kind`, and the engines that may
@@ -126,6 +152,10 @@ class Placing:
         needs = self._needs(order) if resume is None else order.needs()
         if (overflow := self.overflow_for(request, now)) is not None:
             return overflow
+        if (kept := request.kept_prompt) is not None:
+            with suppress(Overloaded):
+                fits = _may_take(journey, None, paced=paced)
+                return self.decide(needs, lambda link: kept.suits(link.engine) and fits(link))
         try:
             return self.decide(needs, may_take)
         except Overloaded as refusal:

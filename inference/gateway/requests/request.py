@@ -10,7 +10,7 @@
                                     ended
     refuse      -         held,     -           moving,    -          -         -
                           ended                 ended
-    time_out    -         held      -           moving     moving,    -         -
+    time_out    -         held      running     moving     moving,    -         -
                                                            ended
     reject      -         ended     -           -          -          -         -
     cancel      -         ended     ending      ended      ended      -         -
@@ -44,6 +44,9 @@ Each event returns commands, which `requests.Requests` executes in order:
     Forget       the body is not needed any more: free its bytes
     Settle       the usage is final
 
+An attempt that only computes the prompt (`Attempt.prefills`, `routing.prefill`) gives no output; it
+stops, and the request moves to the engine that answers it. If that takes too long, it is recalled.
+
 A request comes near the end of its reservation, asks for more and gets none: then it ends with what
 was reserved, as `length`; what the engine generates until the cancel reaches it is billed.
 
@@ -71,6 +74,7 @@ from inference.gateway.requests.journey import (
     final_done,
     lost,
 )
+from inference.gateway.routing.prefill import KeptPrompt
 from inference.interfaces.directory import ResolvedTarget
 from inference.link.accounts import Usage, first_attempt
 from inference.link.wire import LEFT, RECALLED, Cancel, Delta, Done, Fault, Wait
@@ -169,6 +173,8 @@ class Request:
             logprobs=bool(order.workload.logprobs),
             keeps=order.retention.grace_s > 0,
         )
+        self.kept_prompt: KeptPrompt | None = None
+        """What a prefill engine handed over, for the next attempt."""
         self.held_s = 0.0
         """How long it was held."""
         self.ttft_s: float | None = None
@@ -211,7 +217,7 @@ class Request:
     @property
     def overflows(self) -> bool:
         """Whether it may go to an overflow engine: no engine has begun it, or failed with it."""
-        if self.order is None or not self.order.overflows:
+        if self.order is None or not self.order.overflows or self.kept_prompt is not None:
             return False
         return self.journey is None or not self.journey.moves
 
@@ -230,15 +236,15 @@ class Request:
             return ()
         if self.state is RequestState.HELD:
             self._note_held(now)
-        moved = [] if self.journey is None else [Moved(self.journey.why, self._course)]
+        moved: list[Command] = self._moved(self._course)
         self.state, self.attempt, self.attempts = RequestState.RUNNING, attempt, attempt.number
         self.engine, self.revision = attempt.engine.id, attempt.engine.info.revision
         self.price = self.target.price_on(overflow=attempt.engine.info.overflow)
-        self._waits_since = self._unread = None
+        self._waits_since = self._unread = self.kept_prompt = None
         self.delivered.begin(attempt.most, exact=self.may_move_again)
         if self.order is not None and not self.is_kept:
             return [*moved, *self.forbid_moving()]
-        return moved
+        return moved if attempt.prefill_s is None else [*moved, Timer(attempt.prefill_s)]
 
     @property
     def is_kept(self) -> bool:
@@ -254,6 +260,8 @@ class Request:
     def output(self, delta: Delta, now: float) -> Commands:
         """The engine of the current attempt sent output."""
         if (attempt := self.attempt) is None:
+            return ()
+        if attempt.prefills:
             return ()
         commands: list[Command] = [self.delivered.add(delta)]
         if not attempt.has_begun:
@@ -293,7 +301,8 @@ class Request:
         journey, unread = self.journey, self._unread
         if journey is None:
             return self._end_as_seen(None, error, now)
-        counted = [] if journey.why is MoveReason.REFUSED else [self._moved(MoveResult.NO_ENGINE)]
+        refused = journey.why is MoveReason.REFUSED
+        counted = [] if refused else self._moved(MoveResult.NO_ENGINE)
         if unread is not None and unread.fault is not None:
             return [*counted, *self._end(unread, now)]
         return [*counted, *self._end_as_seen(None, journey.error or error, now)]
@@ -304,6 +313,8 @@ class Request:
         if self.state in (RequestState.HELD, RequestState.MOVING):
             self._waits_until = now
             return [Place(paced=False)]
+        if self.attempt is not None and self.attempt.prefills:
+            return self.recall(now)
         if self.state is not RequestState.IN_DOUBT:
             return ()
         assert self.journey is not None
@@ -313,7 +324,7 @@ class Request:
                 "another one."
             )
             moved = self._moved(MoveResult.QUARANTINED)
-            return [moved, *self._end_as_seen(None, error, now)]
+            return [*moved, *self._end_as_seen(None, error, now)]
         self.state, self._waits_since = RequestState.MOVING, None
         self._waits_until = now + self._holding_s
         return [Place(paced=True)]
@@ -326,7 +337,7 @@ class Request:
             return self._abort(reason)
         if self.state not in WAITING:
             return ()
-        moved = [] if self.state is RequestState.HELD else [self._moved(MoveResult.STOPPED)]
+        moved = self._moved(MoveResult.STOPPED)
         return [*moved, *self._end_as_seen("cancelled", None, now)]
 
     def leave(self, now: float) -> Commands:
@@ -393,9 +404,11 @@ class Request:
     def _course(self) -> MoveResult:
         return MoveResult.BEGUN_ANEW if self.delivered.anew else MoveResult.RESUMED
 
-    def _moved(self, outcome: MoveResult) -> Moved:
-        assert self.journey is not None
-        return Moved(self.journey.why, outcome)
+    def _moved(self, outcome: MoveResult) -> list[Command]:
+        """Count it, if it left an engine that should have answered it."""
+        if self.journey is None or self.journey.why is MoveReason.PREFILLED:
+            return []
+        return [Moved(self.journey.why, outcome)]
 
     def _needs_more(self) -> bool:
         reserved = self.reservation.output_tokens
@@ -413,8 +426,16 @@ class Request:
             self.state = RequestState.IN_DOUBT
             return [moving, self._wait(min(RETURNS_S, self._holding_s), now)]
         self.state, self._waits_since = RequestState.MOVING, None
-        self._waits_until = now + (0 if why is MoveReason.REFUSED else self._holding_s)
-        return [moving, Place(paced=True)]
+        refused = why is MoveReason.REFUSED and not attempt.prefills
+        self._waits_until = now + (0 if refused else self._holding_s)
+        if why is not MoveReason.PREFILLED:
+            return [moving, Place(paced=True)]
+        self.may_have_cost = True
+        if done is not None and done.handover is not None:
+            self.kept_prompt = KeptPrompt.of(
+                done.handover, done.usage, attempt.engine, attempt.sent_at
+            )
+        return [Place(paced=True)]
 
     def _wait(self, seconds: float, now: float) -> Timer:
         """Bound the wait to this time, and to what is left of the timeout."""

@@ -12,9 +12,10 @@ Rules
        One that is adopted here begins with an attempt of a higher turn, on the engine that has it.
     5. What happens to a request is decided by its life (`request`), a state table; this module
        passes it the events and executes its commands.
-    6. A request that may go to an overflow engine (`routing.overflow`) is tried there once it has
+    6. A long prompt may be computed by a prefill engine first (`routing.prefill`).
+    7. A request that may go to an overflow engine (`routing.overflow`) is tried there once it has
        waited long enough, or taken back from the queue of its engine.
-    7. An error in the handling of one request reaches no other: whatever `_guarded` catches ends
+    8. An error in the handling of one request reaches no other: whatever `_guarded` catches ends
        that request with status 500, is logged and counted.
 """
 
@@ -61,6 +62,7 @@ from inference.gateway.requests.settling import Settling
 from inference.gateway.requests.stream import Event, Stream
 from inference.gateway.requests.waiting import Waiting
 from inference.gateway.routing.overflow import Overflow
+from inference.gateway.routing.prefill import HANDED_OVER, PrefillPolicy
 from inference.interfaces.directory import ResolvedTarget
 from inference.interfaces.limiter import Limiter
 from inference.link.accounts import LedgerEntry
@@ -88,6 +90,7 @@ class Requests:
         holding: Holding,
         measures: Measures,
         overflow: Overflow,
+        prefill: PrefillPolicy,
         kept_bytes: int = KEPT_BYTES,
         uncounted: frozenset[str] = frozenset(),
     ) -> None:
@@ -101,14 +104,14 @@ class Requests:
         self.refusals = Refusals()
         self.traffic = CountedTraffic()
         self.crashed = 0
-        """Errors in the handling of requests (rule 7)."""
+        """Errors in the handling of requests (rule 8)."""
         self._links, self._limiter, self._holding = links, limiter, holding
         self._measures, self._uncounted = measures, uncounted
         self._streams: dict[str, Stream] = {}
         self._running: defaultdict[EngineLink, dict[AttemptKey, Stream]] = defaultdict(dict)
         """The attempts that run on each link. A request has one at a time: `Stream.attempt`."""
-        self._candidates, self._overflow = candidates, overflow
-        self._placing = Placing(candidates, dispatches, overflow, kept_bytes=kept_bytes)
+        self._candidates, self._overflow, self._prefill = candidates, overflow, prefill
+        self._placing = Placing(candidates, dispatches, overflow, prefill, kept_bytes=kept_bytes)
         self._waiting = Waiting(holding)
         self._round_scheduled = False
         self._settling = Settling(limiter, measures)
@@ -237,7 +240,8 @@ class Requests:
         takes requests: if one does, it lacks what the request needs, and so might one more."""
         if not any(
             link.engine.info.name == base_model
-            and not (link.engine.info.overflow or link.engine.draining or link.full)
+            and link.engine.info.serves
+            and not (link.engine.draining or link.full)
             for link in self._links.values()
         ):
             self.refusals.note(base_model, time.monotonic())
@@ -304,11 +308,15 @@ class Requests:
         done = None if done is None else attempt.clamped(done)
         why = MoveReason.LOST if done is None else reason_to_move(attempt, done)
         wanted, moved_before = request.is_wanted, request.journey is not None
+        if attempt.prefills:
+            self._note_prefill(attempt, why, done)
         if done is not None and done.finish_reason in (GONE, LEFT):
             attempt.end_span(done.finish_reason)
         elif done is None:
             attempt.end_span(MoveReason.LOST)
             self._count(stream, failed=wanted)
+        elif why is MoveReason.PREFILLED:
+            attempt.end_span("")
         else:
             attempt.end_span(why or (done.fault.code if done.fault else ""))
             if why is None or why is MoveReason.FAILED:
@@ -324,6 +332,13 @@ class Requests:
                 moves=request.journey and request.journey.moves,
             )
         self._happened(stream, request.stop, why, done)
+
+    def _note_prefill(self, attempt: Attempt, why: MoveReason | None, done: Done | None) -> None:
+        if why is MoveReason.PREFILLED and done is not None:
+            why_not = HANDED_OVER if done.handover else "not_kept"
+        else:
+            why_not = "ended" if why is None else why.value
+        self._prefill.ended(attempt.engine, why_not)
 
     def _count(self, stream: Stream, *, failed: bool) -> None:
         if stream.attempt and stream.request.grant.tenant not in self._uncounted:
@@ -347,7 +362,7 @@ class Requests:
             self._guarded(stream, self._execute, stream, command)
 
     def _guarded(self, stream: Stream, step: Callable[..., Any], *args: Any) -> Any:
-        """Call `step(*args)`, which handles this request alone: the barrier of rule 7."""
+        """Call `step(*args)`, which handles this request alone: the barrier of rule 8."""
         try:
             return step(*args)
         except Exception:
@@ -435,6 +450,7 @@ class Requests:
 
     def _settle(self, stream: Stream, settle: Settle) -> None:
         del self._streams[stream.id]
+        stream.stop_timer()
         if stream.overflow_timer is not None:
             stream.overflow_timer.cancel()
         if not self._streams:

@@ -14,6 +14,7 @@ from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
 from inference.link.prefixes import Prefix
 from inference.link.session import AttemptKey
 from inference.link.wire import Stats, Submit
+from inference.link.workload import Workload
 
 LOAD_TOKENS = 16_384
 """Cost of a cold adapter load: a second of a large engine's prefill, for which other requests wait.
@@ -111,12 +112,10 @@ class EngineState:
         """This gateway sent it a request, which counts as warm, loaded and waiting from now on."""
         self.dispatched += 1
         workload = frame.workload
-        uncached = workload.prompt_tokens
+        uncached = 0 if frame.handover else self.uncached(workload, frame.prefix)
         if frame.prefix is not None:
-            hashes, tokens = frame.prefix.numbers(), frame.prefix.tokens(uncached)
-            known = self.warmth.longest(hashes)
-            self.warmth.guess(hashes, tokens)
-            uncached -= tokens[known - 1] if known else 0
+            tokens = frame.prefix.tokens(workload.prompt_tokens)
+            self.warmth.guess(frame.prefix.numbers(), tokens)
         most = OUTPUT_TOKENS if workload.max_tokens is None else workload.max_tokens
         held = workload.prompt_tokens + workload.choices * min(OUTPUT_TOKENS, most)
         self._recent[frame.id, frame.attempt] = uncached, held
@@ -125,6 +124,12 @@ class EngineState:
         if frame.adapter is not None and frame.adapter.name not in self.resident:
             self._expected[frame.adapter.name] = self._reports
             self.adapters.add(frame.adapter.name)
+
+    def uncached(self, workload: Workload, prefix: Prefix | None) -> int:
+        """How many tokens of this prompt it would have to compute."""
+        if prefix is None or not (known := self.warmth.longest(prefix.numbers())):
+            return workload.prompt_tokens
+        return workload.prompt_tokens - prefix.tokens(workload.prompt_tokens)[known - 1]
 
     def began(self, attempt: AttemptKey) -> None:
         """The first output of an attempt came: its prompt has been computed."""

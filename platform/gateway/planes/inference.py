@@ -59,6 +59,7 @@ from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.routing.overflow import Overflow
+from inference.gateway.routing.prefill import PrefillPolicy
 from inference.gateway.sockets import EngineProbe, EngineSocket, EngineStartFailed, NoSocket
 from inference.link.engine_info import ModelInfo
 from inference.process.supervision import in_background, supervised
@@ -129,6 +130,7 @@ class InferenceParts:
             ),
             kept_bytes=settings.MOVABLE_BYTES,
             overflow=Overflow(settings.OVERFLOW_WAIT_S),
+            prefill=PrefillPolicy(settings.PREFILL_TOKENS, settings.PREFILL_WAIT_S),
             uncounted=frozenset(ISOLATION_TENANTS),
         )
         gate = Gate(

@@ -152,6 +152,13 @@ class EngineSerializer(serializers.Serializer[Any]):
             "what the installation's own engines are too busy for."
         )
     )
+    role = serializers.CharField(
+        allow_blank=True,
+        help_text=(
+            "`prefill`: it only computes prompts, for engines whose role is `decode`. Empty: it "
+            "does both by itself."
+        ),
+    )
     base_model = serializers.CharField()
     max_model_len = serializers.IntegerField()
     max_loras = serializers.IntegerField(help_text="Maximum number of adapters in one batch.")

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from inference.agent.engines.synthetic.engine import Behaviour
+from inference.agent.job import UNDERWAY_S
 from inference.errors import Overloaded
 from inference.link import wire
 from inference.link.accounts import Account, Usage
@@ -243,3 +244,57 @@ async def test_a_gateway_takes_back_what_waits_in_the_queue(tmp_path: Path) -> N
         assert played.engine.stats().running == 8
         assert not [one for one in played.heard if isinstance(one, Done) and one.id != "waits"]
         assert played.agent.reports.stats().wait_s > 0
+
+
+async def handed_over(root: Path, id: str = "r") -> wire.Handover:
+    """What an agent hands over that only computes the prompt, as a gateway passes it on."""
+    async with gateway(root) as played:
+        await played.say(submit(id, prefill=True))
+        done = await played.hear(Done)
+        assert not played.deltas(id) and done.finish_reason == wire.PREFILLED
+        (entry,) = (await played.hear(wire.UsageReport)).entries
+        assert entry.finish_reason == wire.PREFILLED and entry.usage == done.usage
+        assert done.usage.prompt_tokens > 0 == done.usage.completion_tokens
+        assert played.agent.reports.stats().unjournaled_tokens == 0
+        handover: wire.Handover = done.handover
+        return msgspec.structs.replace(handover, usage=done.usage)
+
+
+async def test_a_prompt_that_another_agent_computed_is_counted_there_alone(tmp_path: Path) -> None:
+    whole, ended = await undisturbed(folder(tmp_path, "whole"))
+    handover = await handed_over(folder(tmp_path, "first"))
+    async with gateway(folder(tmp_path, "second")) as played:
+        await played.say(submit("r", attempt=2, handover=handover))
+        done = await played.hear(Done)
+        given = together(played.deltas("r"))
+        assert (given.text, given.prompt_tokens) == (whole.text, whole.prompt_tokens)
+        assert done.usage.prompt_tokens == ended.usage.prompt_tokens
+        assert done.usage.completion_tokens == ended.usage.completion_tokens
+        assert done.usage.total_s > handover.usage.total_s
+        assert played.engine.stats().prompt_tokens == 0
+
+
+async def test_another_tenants_handover_ends_the_attempt(tmp_path: Path) -> None:
+    handover = await handed_over(folder(tmp_path, "first"))
+    async with gateway(folder(tmp_path, "second")) as played:
+        theirs = submit("r", attempt=2, handover=handover)
+        await played.say(msgspec.structs.replace(theirs, salt="another"))
+        done = await played.hear(Done)
+        assert done.fault is not None and done.fault.code == "engine_failed"
+
+
+async def test_a_handover_is_not_used_after_its_time(tmp_path: Path) -> None:
+    late = wire.Handover(b"of nobody", UNDERWAY_S, Usage(7))
+    async with gateway(tmp_path) as played:
+        await played.say(submit("r", attempt=2, handover=late))
+        done = await played.hear(Done)
+        assert done.fault is None and done.usage.prompt_tokens == 7
+
+
+async def test_a_gateway_takes_back_a_prompt_that_is_being_computed(tmp_path: Path) -> None:
+    async with gateway(tmp_path, behaviour=STALLED) as played:
+        await played.say(submit("r", prefill=True))
+        await until(lambda: played.engine.stats().running)
+        await played.say(wire.Cancel("r", wire.RECALLED))
+        assert (await played.hear(Done)).finish_reason == wire.MOVED
+        assert not played.engine.stats().running

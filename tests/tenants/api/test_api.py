@@ -640,6 +640,7 @@ ENGINE = {
     "max_lora_rank": 16,
     "kv_tokens": 65_536,
     "overflow": False,
+    "role": "",
     "connected_at": "2026-05-01T12:00:00+00:00",
     "draining": False,
     "running": 3,

@@ -10,6 +10,7 @@ import hashlib
 import re
 import tomllib
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -45,6 +46,8 @@ class ProfileNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: str = "0"
     checkpoint: tuple[str, ...] = ()
     """The quantisation of the model's files, one of these; empty: any model."""
+    packages: tuple[Annotated[str, msgspec.Meta(pattern=r"^\w+$")], ...] = ()
+    """Python packages that must be installed besides Lorikeet's own."""
 
     def __post_init__(self) -> None:
         for name in self.cpu:
@@ -56,6 +59,9 @@ class ProfileNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def lacking(self, hardware: Hardware) -> str:
         """What `hardware` lacks, as the rest of "it needs ..."; empty if nothing."""
+        for name in self.packages:
+            if find_spec(name) is None:
+                return f"the Python package {name}, which is not installed here"
         if len(hardware.gpus) < self.gpus:
             there = f"{len(hardware.gpus)} can be used here" if hardware.gpus else _NO_GPU
             return f"{self.gpus} GPU{'s' * (self.gpus > 1)}: {there}"

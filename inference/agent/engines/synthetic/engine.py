@@ -5,7 +5,8 @@ prompt, so that a test sees at once whose answer it got. One timer steps all run
 engine core does; at unlimited rate a token costs a few microseconds.
 
 It continues what another engine generated only if it would have generated the same: a token that
-was lost or duplicated on the way fails the request.
+was lost or duplicated on the way fails the request. So does a handover of another tenant, adapter
+or prompt.
 
 Failures are configured in `Behaviour`, which may be replaced while the engine runs.
 """
@@ -60,13 +61,16 @@ from inference.agent.engines.synthetic.vectors import vector_of
 from inference.content import FILES, WEIGHTS
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, EngineFailed
 from inference.link.engine_info import EngineStats, ModelInfo
-from inference.link.wire import Resume
+from inference.link.wire import MAX_HANDOVER_BYTES, PREFILLED, Handover, Resume
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import PlainPrompt
 from inference.operations.pooling.pooling import PoolingOperation, Text, Told
 
 SHORTEST_TICK_S = 0.001
 """Timers are no finer; at higher rates a tick yields several tokens."""
+
+KEPT_S = 60.0
+"""How long a computed prompt is kept for another engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +186,7 @@ class SyntheticEngine:
             operations=operations_of(profile.runner),
             profile=profile.named,
             proof=profile.proof,
+            role=profile.role,
         )
         return cls(
             info,
@@ -251,11 +256,16 @@ class SyntheticEngine:
                     yield output
             return
         options = options_of(fields)
-        wanted = work.operation.max_tokens(fields)
+        wanted = 1 if work.prefill else work.operation.max_tokens(fields)
         stream = self._stream_of(work, work.operation.plain_prompt(fields), options, wanted)
         del fields
+        if work.handover is not None:
+            self._fetch(work, stream)
         self._submit(stream, work.priority)
         try:
+            if work.prefill:
+                yield await self._prefilled(stream, work)
+                return
             async with aclosing(self._texts(stream, work, options)) as texts:
                 several = (options.n or 1) > 1
                 outputs = with_choices(texts, work, options, stream.answer) if several else texts
@@ -390,10 +400,33 @@ class SyntheticEngine:
                 yield EngineOutput(text, (at - given) * choices, finish_reason=reason, ids=ids)
                 given = at
 
+    async def _prefilled(self, stream: _Stream, work: EngineWork) -> EngineOutput:
+        """Compute the prompt alone."""
+        params = _computed(work, stream)
+        while not stream.over:
+            await stream.wait()
+        if stream.error is not None:
+            raise stream.error
+        self._count_prompt(work, stream)
+        return EngineOutput(finish_reason=PREFILLED, handover=Handover(params, KEPT_S))
+
+    def _fetch(self, work: EngineWork, stream: _Stream) -> None:
+        """Take the prompt from where another engine computed it.
+
+        Raises:
+            EngineFailed: that is another tenant's, adapter's or request's.
+        """
+        if work.handover is None or work.handover.params != _computed(work, stream):
+            raise EngineFailed("The handover is of another prompt.")
+        self._reuse(work, stream.prompt)
+
+    def _reuse(self, work: EngineWork, prompt: str) -> int:
+        name = work.adapter.ref.name if work.adapter else ""
+        return self._prefixes.reuse(work.key, f"{work.salt}\0{name}", prompt)
+
     def _count_prompt(self, work: EngineWork, stream: _Stream) -> None:
         prompt, stream.prompt = stream.prompt, ""
-        name = work.adapter.ref.name if work.adapter else ""
-        cached = self._prefixes.reuse(work.key, f"{work.salt}\0{name}", prompt)
+        cached = self._reuse(work, prompt)
         for meter in (work.meter, self._totals):
             meter.prompt_tokens += tokens_in(prompt)
             meter.cached_tokens += cached
@@ -449,3 +482,8 @@ class SyntheticEngine:
             stream.wake()
         if stream.over:
             del self._running[stream]
+
+
+def _computed(work: EngineWork, stream: _Stream) -> bytes:
+    """What a handover of this prompt says: whose it is, and which."""
+    return f"{work.cache_salt}\0{stream.prompt}".encode()[:MAX_HANDOVER_BYTES]

@@ -56,6 +56,7 @@ from inference.agent.engines.vllm.causes import cause_of
 from inference.agent.engines.vllm.errors import as_error, invalid_field, of_info
 from inference.agent.engines.vllm.fitting import fitted
 from inference.agent.engines.vllm.grammars import Grammars
+from inference.agent.engines.vllm.handover import fetching, handed_over, keeping
 from inference.agent.engines.vllm.pooling import Pooling
 from inference.agent.engines.vllm.reliances import Part
 from inference.agent.engines.vllm.replay import is_replayed
@@ -64,7 +65,14 @@ from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.registry import INQUIRIES, POOLERS, RUNNERS
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.selfcheck import failing
-from inference.agent.engines.vllm.serving import PromptCounter, RequestClient, Serving, own_params
+from inference.agent.engines.vllm.serving import (
+    ABORTED,
+    FAILED,
+    PromptCounter,
+    RequestClient,
+    Serving,
+    own_params,
+)
 from inference.agent.engines.vllm.start import (
     LoadOptions,
     adapter_modules,
@@ -78,7 +86,8 @@ from inference.errors import (
     InferenceError,
     InvalidRequest,
 )
-from inference.link.engine_info import EngineStats, ModelInfo
+from inference.link.engine_info import PREFILL, EngineStats, ModelInfo
+from inference.link.wire import PREFILLED
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.process import gc_tuning
@@ -178,6 +187,7 @@ class VLLMEngine:
             degraded=[cut] if cut else [],
             profile=profile.named,
             proof=profile.proof,
+            role=profile.role,
         )
         engine = cls(profile, llm, load, serving, info, events, lacking)
         await engine._try_parts()
@@ -420,6 +430,8 @@ class VLLMEngine:
             return self._pooling.outputs(pooler, work, lora)
         runner = RUNNERS[work.operation.name]
         request = await self._request(work, runner)
+        if work.prefill:
+            return self._prefilled(runner, request, work, lora)
         if runner.is_lean(request) and not self._profile.reasoning_parser:
             return self._lean(runner, request, work, lora)
         client = RequestClient(
@@ -454,7 +466,7 @@ class VLLMEngine:
             params = own_params(params, 0, work.resume, 0)
         deltas = self._llm.generate(
             prompt,
-            reporting(params),
+            fetching(reporting(params), work),
             work.key,
             lora_request=lora,
             priority=work.priority,
@@ -482,6 +494,31 @@ class VLLMEngine:
                     ids = {0: held_ids} if held_ids else {}
                     yield EngineOutput(held, held_tokens, finish_reason=reason, ids=ids)
                     held, held_tokens, held_ids, first = "", 0, [], False
+
+    async def _prefilled(
+        self, runner: Runner, request: Any, work: EngineWork, lora: LoRARequest | None
+    ) -> AsyncGenerator[EngineOutput, None]:
+        """The prompt, computed for another engine: vLLM generates one token, which counts as
+        nothing and goes nowhere."""
+        if self.info.role != PREFILL:
+            raise EngineFailed("This engine does not compute prompts for others.")
+        prompt, _ = await self._rendered(runner, request)
+        counter, kept = PromptCounter(work.meter, self._totals), None
+        deltas = self._llm.generate(
+            prompt,
+            reporting(keeping()),
+            work.key,
+            lora_request=lora,
+            priority=work.priority,
+            session_id=work.key,
+        )
+        async with aclosing(deltas):
+            async for delta in deltas:
+                counter.count_prompt(delta)
+                if delta.outputs[0].finish_reason in (ABORTED, FAILED):
+                    raise EngineFailed
+                kept = delta.kv_transfer_params
+        yield EngineOutput(finish_reason=PREFILLED, handover=handed_over(kept))
 
     async def _rendered(self, runner: Runner, request: Any) -> tuple[Any, SamplingParams]:
         """The tokenized prompt and its sampling parameters, which always ask for deltas."""

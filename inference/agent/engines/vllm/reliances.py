@@ -33,6 +33,7 @@ class Part(Enum):
     RESUME = "It cannot continue an answer that another engine began."
     TOKEN_IDS = "Other engines cannot continue its answers that have tools or several choices."
     GRAMMARS = "It checks schemas between two tokens of other requests, which then wait."
+    HANDOVER = "It cannot share requests with engines that compute prompts for others."
     CACHE_EVENTS = "It does not report its prefix cache, so requests are not routed by it."
 
 
@@ -68,6 +69,7 @@ def _of(
 
 
 _LORA_KERNEL = "y x w_t_all"
+_NIXL = "distributed.kv_transfer.kv_connector.v1.nixl"
 _STACKED = "y x lora_a_stacked lora_b_stacked scale"
 
 RELIANCES: tuple[Reliance, ...] = (
@@ -295,6 +297,54 @@ RELIANCES: tuple[Reliance, ...] = (
         parameters="model_config structured_outputs_config tokenizer",
     ),
     *_of(Part.GRAMMARS, "sampling_params", "StructuredOutputsParams._backend"),
+    # Prompts that one engine computes for another (`nixl.py`).
+    *_of(
+        Part.HANDOVER,
+        f"{_NIXL}.pull_scheduler",
+        "NixlPullConnectorScheduler.request_finished",
+        parameters="request block_ids",
+        replaced=True,
+    ),
+    *_of(
+        Part.HANDOVER,
+        f"{_NIXL}.base_scheduler",
+        "NixlBaseConnectorScheduler.on_new_request",
+        parameters="request",
+        replaced=True,
+    ),
+    *_of(Part.HANDOVER, f"{_NIXL}.base_scheduler", "NixlBaseConnectorScheduler._is_hma_required"),
+    *_of(
+        Part.HANDOVER,
+        f"{_NIXL}.pull_worker",
+        "NixlPullConnectorWorker._read_blocks_for_req",
+        parameters="req_id meta",
+        replaced=True,
+    ),
+    *_of(
+        Part.HANDOVER,
+        f"{_NIXL}.base_worker",
+        "NixlBaseConnectorWorker._pop_done_transfers",
+        parameters="transfers",
+        replaced=True,
+    ),
+    *_of(
+        Part.HANDOVER,
+        f"{_NIXL}.base_worker",
+        "NixlBaseConnectorWorker._handle_failed_transfer",
+        parameters="req_id handle failed_req_ids record_failed_transfer",
+    ),
+    *_of(
+        Part.HANDOVER,
+        f"{_NIXL}.base_worker",
+        "NixlBaseConnectorWorker._recv_failures",
+        "NixlBaseConnectorWorker._recving_metadata",
+    ),
+    *_of(
+        Part.HANDOVER,
+        f"{_NIXL}.metadata",
+        "RemoteMeta.blocks_expiry_time",
+        "ReqMeta.remote",
+    ),
     # What the prefix cache holds (`cache_events.py`).
     *_of(
         Part.CACHE_EVENTS,

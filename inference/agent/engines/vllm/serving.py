@@ -39,6 +39,7 @@ from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.cache_events import reporting
 from inference.agent.engines.vllm.errors import as_error, of_info
 from inference.agent.engines.vllm.grammars import Grammars
+from inference.agent.engines.vllm.handover import fetching
 from inference.agent.engines.vllm.replay import AT_ONCE, is_replayed, resumed
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
@@ -100,9 +101,7 @@ class PromptCounter:
             EngineFailed: the engine gave the request up.
             InvalidRequest: it did, because no token may come next.
         """
-        if prompt not in self._prompts and output.prompt_token_ids is not None:
-            self._prompts.add(prompt)
-            self._count_prompt(len(output.prompt_token_ids), output.num_cached_tokens or 0)
+        self.count_prompt(output, prompt)
         if is_replayed(output):
             return 0
         tokens = sum(len(completion.token_ids) for completion in output.outputs)
@@ -115,9 +114,14 @@ class PromptCounter:
                 raise EngineFailed
         return tokens
 
-    def _count_prompt(self, tokens: int, cached: int) -> None:
-        """Count a prompt, except for what other engines have counted into the meter already."""
-        self._prompt_tokens += tokens
+    def count_prompt(self, output: RequestOutput, prompt: int = 0) -> None:
+        """Count the prompt with this number, if the output is its first; not what other engines
+        have counted into the meter already."""
+        if prompt in self._prompts or output.prompt_token_ids is None:
+            return
+        self._prompts.add(prompt)
+        cached = output.num_cached_tokens or 0
+        self._prompt_tokens += len(output.prompt_token_ids)
         new = max(0, self._prompt_tokens - self._meter.prompt_tokens)
         for meter in (self._meter, self._totals):
             meter.prompt_tokens += new
@@ -184,7 +188,7 @@ class RequestClient:
         whole: RequestOutput | None = None
         try:
             await self._grammars.check(sampling_params)
-            reported = reporting(sampling_params)
+            reported = fetching(reporting(sampling_params), self.work)
             deltas = self._deltas(prompt, reported, request_id, choices_before, kwargs)
             async for delta in deltas:
                 self._counter.count(delta, prompt=number, held=held)

@@ -24,7 +24,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 from inference.agent.engines.profile import BadProfile, EngineProfile
 from inference.agent.engines.revision import revision_of
 from inference.agent.engines.shapes import adaptable_shapes, on_meta
-from inference.agent.engines.vllm import patches
+from inference.agent.engines.vllm import handover, patches
 from inference.agent.engines.vllm.reliances import Part
 from inference.agent.engines.vllm.worker import EXTENSION
 
@@ -77,6 +77,10 @@ def start_llm(
     if current_platform.is_cpu() and profile.devices > 1:
         _divide_cores(profile.devices)
     lacking = patches.install()
+    if profile.role and Part.HANDOVER in lacking:
+        raise BadProfile(f"kv_role can't be set with this vLLM. {Part.HANDOVER.value}")
+    if profile.role:
+        handover.prepare(args.kv_transfer_config)
     if Part.CACHE_EVENTS not in lacking:
         args.kv_events_config = KVEventsConfig(**kv_events)
     config = args.create_engine_config()
@@ -139,6 +143,9 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
     """
     if unknown := sorted(set(profile.extra) - {f.name for f in fields(AsyncEngineArgs)}):
         raise BadProfile(f"extra contains {', '.join(unknown)}, which vLLM does not support")
+    extra = dict(profile.extra)
+    if profile.role:
+        extra["kv_transfer_config"] = handover.transfer_config(extra["kv_transfer_config"])
     ours: dict[str, Any] = {
         "model": profile.model,
         "served_model_name": [profile.name],
@@ -165,7 +172,7 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
         "worker_extension_cls": EXTENSION,
         "disable_log_stats": True,
     }
-    return AsyncEngineArgs(**{k: v for k, v in ours.items() if v is not None}, **profile.extra)
+    return AsyncEngineArgs(**{k: v for k, v in ours.items() if v is not None}, **extra)
 
 
 def adapter_modules(config: ModelConfig, wrapped: list[str]) -> dict[str, tuple[int, int]]:

@@ -64,7 +64,7 @@ class DemandPage:
                     "draining": engine.draining,
                 }
                 for engine in self._hub.engines()
-                if not engine.info.overflow
+                if engine.info.serves
             ],
         }
 

@@ -230,6 +230,9 @@ METRICS: Sequence[MetricRow] = (
             ((base_model,), count)
             for base_model, count in sources.hub.overflow.requests.items()
         ), POOL),
+    MetricRow("prefilled_prompts", COUNTER,
+        "Prompts sent to prefill engines, by what became of them.",
+        _counts(lambda sources: sources.hub.prefill.prompts), ("base_model", "outcome")),
     MetricRow("tenant_requests", COUNTER,
         "Requests of the busiest tenants (LORIKEET_METRICS_TENANTS) and of all others.",
         _counts(lambda sources: sources.hub.measures.busiest.requests), ("tenant", "outcome")),

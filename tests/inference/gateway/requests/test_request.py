@@ -33,12 +33,23 @@ from inference.gateway.requests.request import (
 from inference.gateway.routing.engine_state import EngineState
 from inference.interfaces.limiter import Reservation
 from inference.link.accounts import Usage
-from inference.link.wire import GONE, LEFT, MOVED, Cancel, Delta, Done, Fault, Retention, Wait
+from inference.link.wire import (
+    GONE,
+    LEFT,
+    MOVED,
+    PREFILLED,
+    Cancel,
+    Delta,
+    Done,
+    Fault,
+    Retention,
+    Wait,
+)
 from tests.inference.samples import BASE, GRANT, MODEL
 
 pytestmark = pytest.mark.pure
 
-HOLDING_S, TIMEOUT_S = 5.0, 60.0
+HOLDING_S, TIMEOUT_S, PREFILL_S = 5.0, 60.0, 20.0
 BODY = b"{}"
 
 
@@ -103,10 +114,10 @@ class World:
                 self.shown += command.text
         return commands
 
-    def attempt(self, engine: int) -> Attempt:
+    def attempt(self, engine: int, prefill_s: float | None = None) -> Attempt:
         link = cast(Any, SimpleNamespace(engine=self.engines[engine]))
         number = self.request.attempts + 1
-        return Attempt(link, number, Bounds(1000, 1000), self.now, keeps=True)
+        return Attempt(link, number, Bounds(1000, 1000), self.now, prefill_s, keeps=True)
 
     def does(self, event: str, number: int) -> None:
         """One event, with arguments that vary with the number."""
@@ -114,12 +125,14 @@ class World:
         self.now += number / 2
         match event:
             case "place":
-                self.happens(event, self.attempt(number % 4))
+                first = self.request.state is RequestState.NEW and number == 9
+                self.happens(event, self.attempt(number % 4, PREFILL_S if first else None))
             case "output":
                 ids = {0: [number]} if number % 5 else {}
                 text = chr(97 + number)
                 self.happens(event, Delta("r1", text, 1, attempt=request.attempts, ids=ids))
-                if request.state is RequestState.RUNNING:
+                attempt = request.attempt
+                if request.state is RequestState.RUNNING and attempt and not attempt.prefills:
                     self.sent += text
             case "stop":
                 self._stop(number)
@@ -139,6 +152,8 @@ class World:
         attempt = self.request.attempt
         reasons = ["stop", "length", GONE, LEFT, MOVED]
         done: Done | None = None
+        if attempt is not None and attempt.prefills:
+            reasons[0] = PREFILLED
         if number < len(reasons):
             done = Done("r1", Usage(1, 0, len(self.sent)), reasons[number])
         elif number < 7:

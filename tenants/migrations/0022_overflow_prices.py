@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0020_overflow")]
+    dependencies = [("tenants", "0021_routes")]
 
     operations = [
         migrations.AlterField(

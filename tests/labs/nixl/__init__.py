@@ -1,0 +1,1 @@
+"""Prefill and decode on two real engines, over NIXL (`make nixl`)."""
