@@ -264,7 +264,7 @@ async def test_it_does_not_start_where_adapters_can_not_be_loaded(
         async with started(server, tmp_path):
             pass
     with pytest.raises(EngineNotStarted, match=r"Ollama loads no adapters.*for vLLM and SGLang"):
-        async with started(server, tmp_path, dialect="Ollama"):
+        async with started(server, tmp_path, dialect="ollama"):
             pass
     server.enabled = server.lenient = True
     with pytest.raises(EngineNotStarted, match="answers for adapters that it does not have"):
