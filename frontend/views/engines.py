@@ -95,6 +95,11 @@ def engines(request: HttpRequest, caller: Caller) -> HttpResponse:
     return render(request, "engines/engines.html", state(caller.tenant, words_of(request)))
 
 
+def takes_work(engine: Mapping[str, Any]) -> bool:
+    """Whether any request of its pool may go to it now (`ModelInfo.serves`)."""
+    return not (engine["draining"] or engine["overflow"] or engine["role"] == PREFILL)
+
+
 def state(tenant: Tenant, words: str) -> dict[str, Any]:
     """The engines of each base model, and which of the tenant's adapters are loaded on them."""
     found = [connected.shown_to({tenant.slug}, engine) for engine in gateways().fleet().engines]
@@ -107,8 +112,7 @@ def state(tenant: Tenant, words: str) -> dict[str, Any]:
         )
         for engine in sorted(found, key=lambda engine: str(engine["id"]))
     ]
-    own = [one for one in found if not (one["overflow"] or one["role"] == PREFILL)]
-    served = {engine["base_model"] for engine in own if not engine["draining"]}
+    served = {engine["base_model"] for engine in found if takes_work(engine)}
     used = BaseModel.objects.filter(Exists(tenant.adapters.filter(base_model=OuterRef("pk"))))
     missing = [name for name in used.values_list("name", flat=True) if name not in served]
     return {"rows": rows, "missing": missing, "words": words}

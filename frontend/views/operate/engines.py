@@ -14,9 +14,8 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from frontend.lists import words_of
 from frontend.pages import operator_page
-from frontend.views.engines import ResidentList, residents
+from frontend.views.engines import ResidentList, residents, takes_work
 from inference.gateway.measuring.history import LoadSample, RequestRate
-from inference.link.engine_info import PREFILL
 from tenants.fleet.gateways import gateways
 from tenants.models import AdapterVersion
 
@@ -130,8 +129,6 @@ def drain(request: HttpRequest) -> HttpResponse:
     others = [
         one["id"]
         for one in connected
-        if one["base_model"] == engine["base_model"]
-        and one["id"] != id
-        and not (one["draining"] or one["overflow"] or one["role"] == PREFILL)
+        if one["base_model"] == engine["base_model"] and one["id"] != id and takes_work(one)
     ]
     return render(request, "operate/engines/drain.html", {"engine": engine, "others": others})
