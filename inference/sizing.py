@@ -3,8 +3,9 @@
 The model of an engine: a decoding step reads all weights, the keys and values of its sequences and
 adapters among them once, so it takes as long as the memory's bandwidth says (Williams et al.,
 "Roofline", 2009); a prompt's token takes two operations for each parameter. Both are divided by an
-efficiency, because no engine reaches its hardware's figures. Adapters fill the slots as Che's
-approximation of an LRU cache has it (H. Che et al., 2002), for a popularity by Zipf.
+efficiency, because no engine reaches its hardware's figures. An engine that was measured has an
+`EngineSpeed` instead. Adapters fill the slots as Che's approximation of an LRU cache has it (H. Che
+et al., 2002), for a popularity by Zipf.
 
 Bytes, seconds, tokens and parameters are plain numbers; prices are in one currency.
 """
@@ -12,9 +13,11 @@ Bytes, seconds, tokens and parameters are plain numbers; prices are in one curre
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 PROCESS_SHARE = 0.1
@@ -24,6 +27,7 @@ MILLION = 1e6
 MAX_SIZE = 10_000_000
 """Of layers, widths and vocabularies."""
 HOUR_S = 3600.0
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=HOUR_S)]
 
 
 class CannotSize(ValueError):
@@ -159,15 +163,55 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSpeed:
+    """Seconds that the work of an engine takes, from measurements.
+
+    A step takes `step_s`, `sequence_s` for each sequence in it and `context_s` for each token that
+    these sequences hold. A prompt takes `prompt_s` for each token that is not cached, and a request
+    `request_s` on its way, during which the engine does other things.
+    """
+
+    step_s: _Seconds
+    sequence_s: _Seconds
+    context_s: _Seconds
+    prompt_s: _Seconds
+    request_s: _Seconds
+
+    @classmethod
+    def read(cls, text: str) -> EngineSpeed:
+        """From the JSON that `manage.py calibrate` wrote.
+
+        Raises:
+            CannotSize: it is something else.
+        """
+        try:
+            found = msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise CannotSize(
+                f"the measured speed is not from manage.py calibrate: {error}"
+            ) from None
+        if not found.step(1, 0):
+            raise CannotSize("the measured speed must say that a step takes time")
+        return found
+
+    def step(self, sequences: float, held: float) -> float:
+        """The seconds of a step of sequences that hold so many tokens each."""
+        return self.step_s + sequences * (self.sequence_s + held * self.context_s)
+
+
+@dataclass(frozen=True, slots=True)
 class SizingPlan:
-    """`sequences` run on one engine at once; `capacity` is the requests a second of one engine with
-    all its time. `resident` is the share of requests whose adapter has a slot."""
+    """`sequences` run on one engine at most, and `running` on average at this traffic; `capacity`
+    is the requests a second of one engine with all its time. `resident` is the share of requests
+    whose adapter has a slot."""
 
     weights: float
     kv_token: float
     adapter: float
     sequences: int
+    running: float
     step_s: float
+    """With all sequences."""
     prefill_s: float
     capacity: float
     engines: int
@@ -187,12 +231,13 @@ def plan(
     weights: str,
     cache: str,
     longest: int = 1024,
+    speed: EngineSpeed | None = None,
 ) -> SizingPlan:
     """Size engines with these types of weights and of the KV cache; at most `longest` sequences run
-    at once.
+    at once. With a measured `speed`, the device counts with its memory and price only.
 
     Raises:
-        CannotSize: the model does not fit, or a prompt alone takes longer than the load allows.
+        CannotSize: the model does not fit.
     """
     kv, adapter = model.kv_token(cache), model.adapter(traffic.rank, "bfloat16")
     read = model.parameters * BYTES[weights]
@@ -205,35 +250,62 @@ def plan(
             f"adapters {traffic.slots * adapter / 1e9:.1f} GB, and one sequence of {context:.0f} "
             f"tokens {context * kv / 1e9:.2f} GB, of {device.memory / 1e9:.1f} GB"
         )
-    # On average a sequence has its prompt and half of its answer.
-    held = sequences * (traffic.prompt + traffic.output / 2) * kv
-    among = min(traffic.slots, distinct(traffic.adapters, traffic.zipf, sequences)) * adapter
-    bandwidth, flops = device.bandwidth * device.bandwidth_share, device.flops * device.flops_share
-    computed = 2 * model.parameters * sequences / flops
-    step = max((read + held + among) / bandwidth, computed) + device.step_s
+    held = traffic.prompt + traffic.output / 2  # of a sequence on average
     fresh = traffic.prompt * (1 - traffic.cached)
-    prefill = 2 * model.parameters * fresh / flops
-    capacity = 1 / (prefill + traffic.output * step / sequences)
+    request_s = 0.0
+    if speed:
+        prefill, request_s = speed.prompt_s * fresh, speed.request_s
+
+        def step(running: float) -> float:
+            return speed.step(running, held)
+    else:
+        popularity = _popularity(traffic.adapters, traffic.zipf)
+        bandwidth = device.bandwidth * device.bandwidth_share
+        flops = device.flops * device.flops_share
+        prefill = 2 * model.parameters * fresh / flops
+
+        def step(running: float) -> float:
+            among = min(traffic.slots, _distinct(popularity, running)) * adapter
+            moved = (read + running * held * kv + among) / bandwidth
+            return max(moved, 2 * model.parameters * running / flops) + device.step_s
+
+    capacity = 1 / (prefill + traffic.output * step(sequences) / sequences)
     engines = max(1, math.ceil(traffic.requests_s / (capacity * traffic.load)))
     each = traffic.requests_s / engines
-    busy = each / capacity
+    running = _running(step, each, prefill, traffic.output, sequences)
+    prompts = each * prefill  # the share of time that prompts take
+    own_step = step(min(running + 1, sequences))  # of a sequence beside the others
     tokens = traffic.requests_s * context
     return SizingPlan(
         weights=read,
         kv_token=kv,
         adapter=adapter,
         sequences=sequences,
-        step_s=step,
+        running=running,
+        step_s=step(sequences),
         prefill_s=prefill,
         capacity=capacity,
         engines=engines,
-        # A prompt waits for a step, and for other prompts as in an M/D/1 queue.
-        ttft_s=prefill + step + prefill * busy / (2 * (1 - busy)),
-        tpot_s=step / (1 - each * prefill),
+        # The rest of the step under way, other prompts as in an M/M/1 queue, and its own step.
+        ttft_s=request_s + min(1.0, running) * own_step / 2 + prefill / (1 - prompts) + own_step,
+        tpot_s=own_step / (1 - prompts),
         tokens_s=capacity * traffic.output,
         resident=resident(traffic.adapters, traffic.zipf, traffic.slots),
         cost_million=engines * device.price / HOUR_S / tokens * MILLION if tokens else math.inf,
     )
+
+
+def _running(
+    step: Callable[[float], float], rate: float, prefill: float, output: float, most: int
+) -> float:
+    """How many sequences run at this rate on average (J. Little, 1961). Each of them is one beside
+    the others."""
+    low, high = 0.0, float(most)
+    for _ in range(40):
+        middle = (low + high) / 2
+        asked = rate * output * step(min(middle + 1, most)) / (1 - rate * prefill)
+        low, high = (middle, high) if asked > middle else (low, middle)
+    return high
 
 
 # --- Adapters ------------------------------------------------------------------------------------
@@ -245,9 +317,13 @@ def _popularity(adapters: int, zipf: float) -> list[float]:
     return [one / whole for one in ranks]
 
 
-def distinct(adapters: int, zipf: float, requests: int) -> float:
+def distinct(adapters: int, zipf: float, requests: float) -> float:
     """How many different adapters so many requests ask for, on average."""
-    return sum(1 - (1 - one) ** requests for one in _popularity(adapters, zipf))
+    return _distinct(_popularity(adapters, zipf), requests)
+
+
+def _distinct(popularity: Sequence[float], requests: float) -> float:
+    return math.fsum(1 - (1 - one) ** requests for one in popularity)
 
 
 def resident(adapters: int, zipf: float, slots: int) -> float:
@@ -288,23 +364,22 @@ def described(
     traffic: Traffic,
     found: SizingPlan,
     pays_from: float | None = None,
+    speed: EngineSpeed | None = None,
 ) -> list[tuple[str, str]]:
     """The plan and what it assumes, row by row; `pays_from` is what `break_even` returned."""
-    bandwidth, flops = device.bandwidth / GB, device.flops / 1e12
     rows = [
         ("Parameters", f"{model.parameters:,}"),
         ("Weights", f"{found.weights / GB:.2f} GB of {device.memory / GB:.0f} GB"),
         ("Cache of a token", f"{found.kv_token / 1024:.1f} KiB"),
-        ("Assumed: bandwidth reached", f"{device.bandwidth_share:.0%} of {bandwidth:,.0f} GB/s"),
-        ("Assumed: operations reached", f"{device.flops_share:.0%} of {flops:,.0f} TFLOPS"),
-        ("Assumed: each step takes besides", f"{device.step_s * 1000:.1f} ms"),
+        *(_measured(speed) if speed else _assumed(device)),
         ("Assumed: part of an engine that is used", f"{traffic.load:.0%}"),
         ("Sequences at once in an engine", f"{found.sequences:,}"),
+        ("Of them at work, on average", f"{found.running:,.1f}"),
         ("Generated by a full engine", f"{found.tokens_s:,.0f} tokens/s"),
         ("Requests of a full engine", f"{found.capacity:.2f} /s"),
         ("Engines", f"{found.engines:,}"),
-        ("Time to the first token, when full", f"{found.ttft_s * 1000:,.0f} ms on average"),
-        ("Time of each next token, when full", f"{found.tpot_s * 1000:,.1f} ms on average"),
+        ("Time to the first token", f"{found.ttft_s * 1000:,.0f} ms on average"),
+        ("Time of each next token", f"{found.tpot_s * 1000:,.1f} ms on average"),
     ]
     if traffic.adapters:
         rows += [
@@ -318,3 +393,23 @@ def described(
         said = "never, with these prices" if never else f"{pays_from:.2f} requests/s, one engine"
         rows.append(("Cheaper than the service from", said))
     return rows
+
+
+def _assumed(device: Device) -> list[tuple[str, str]]:
+    bandwidth, flops = device.bandwidth / GB, device.flops / 1e12
+    return [
+        ("Assumed: bandwidth reached", f"{device.bandwidth_share:.0%} of {bandwidth:,.0f} GB/s"),
+        ("Assumed: operations reached", f"{device.flops_share:.0%} of {flops:,.0f} TFLOPS"),
+        ("Assumed: each step takes besides", f"{device.step_s * 1000:.1f} ms"),
+    ]
+
+
+def _measured(speed: EngineSpeed) -> list[tuple[str, str]]:
+    step, context = 1000 * speed.step(1, 0), 1e6 * speed.context_s
+    return [
+        ("Measured: a step of one sequence", f"{step:.2f} ms"),
+        ("Measured: each further sequence", f"{1000 * speed.sequence_s:.3f} ms"),
+        ("Measured: 1,000 tokens that it holds", f"{context:.3f} ms"),
+        ("Measured: 1,000 tokens of prompts", f"{1e6 * speed.prompt_s:,.1f} ms"),
+        ("Measured: a request on its way", f"{1000 * speed.request_s:.1f} ms"),
+    ]

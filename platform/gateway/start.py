@@ -34,6 +34,7 @@ SECRETS = (
 PRODUCTION = {"gateway", "console", "worker", "trainer"}
 """Commands that run in production: they are given their secrets and never generate them."""
 WITHOUT_DJANGO = {
+    "calibrate": "gateway.local.calibrate",
     "check_profile": "gateway.local.profile_check",
     "engine": "inference.agent.__main__",
     "engines": "gateway.scaling.ray_serve",

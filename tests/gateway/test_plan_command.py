@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from tests.inference.test_sizing import LLAMA
+from tests.inference.test_sizing import LLAMA, SPEED
 
 
 @pytest.fixture
@@ -43,6 +43,16 @@ def test_it_tells_the_same_as_json(model: str) -> None:
     assert told["assumed"]["device"]["memory"] == 40 << 30
     assert told["assumed"]["device"]["bandwidth"] == 1e12
     assert told["plan"]["kv_token"] == 131072 and told["plan"]["engines"] > 1
+
+
+def test_a_measured_speed_takes_the_place_of_the_data_sheet(model: str, tmp_path: Path) -> None:
+    (file := tmp_path / "speed.json").write_text(SPEED)
+    told = planned(model, f"--speed={file}")
+    assert "Measured: a step of one sequence" in told and "bandwidth reached" not in told
+    told = json.loads(planned(model, f"--speed={file}", "--json"))
+    assert (told["measured"]["step_s"], told["plan"]["step_s"]) == (0.01, 0.01)
+    with pytest.raises(CommandError, match="gone cannot be read"):
+        planned(model, "--speed=gone")
 
 
 @pytest.mark.parametrize(

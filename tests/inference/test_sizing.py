@@ -16,6 +16,7 @@ from inference.sizing import (
     MODELS,
     CannotSize,
     Device,
+    EngineSpeed,
     ModelSize,
     Traffic,
     break_even,
@@ -109,7 +110,8 @@ def test_a_plan_carries_its_traffic() -> None:
     assert found.weights + CHATS.slots * found.adapter + held <= 0.9 * H100.memory
     spent = found.engines * H100.price / 3600
     assert found.cost_million == pytest.approx(spent / (20 * 1200) * 1e6)
-    assert found.tpot_s >= found.step_s and found.ttft_s >= found.prefill_s + found.step_s
+    assert 0 < found.running < found.sequences and 0 < found.tpot_s < found.step_s
+    assert found.ttft_s >= found.prefill_s + found.tpot_s
 
 
 def test_more_of_anything_needs_no_fewer_engines() -> None:
@@ -180,3 +182,25 @@ def test_a_plan_in_words() -> None:
     assert "A million tokens, at this traffic" in said
     never = described(model, replace(H100, price=0), replace(CHATS, adapters=0), found, math.inf)
     assert never[-1][1] == "never, with these prices" and len(never) == len(said) - 3
+
+
+SPEED = '{"step_s": 0.01, "sequence_s": 0, "context_s": 0, "prompt_s": 0, "request_s": 1}'
+
+
+def test_a_measured_speed_is_read() -> None:
+    assert EngineSpeed.read(SPEED).step(8, 100) == 0.01
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "Expected `object`"),
+        ('{"step_s": 1}', "missing required field `sequence_s`"),
+        (SPEED.replace("0.01", "-1"), "Expected `float` >= 0.0"),
+        (SPEED.replace("0.01", "1e400"), "Number out of range"),
+        (SPEED.replace("0.01", "0"), "a step takes time"),
+    ],
+)
+def test_what_is_no_speed_is_refused(text: str, said: str) -> None:
+    with pytest.raises(CannotSize, match=said):
+        EngineSpeed.read(text)

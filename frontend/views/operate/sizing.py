@@ -20,6 +20,7 @@ from inference.sizing import (
     MODELS,
     CannotSize,
     Device,
+    EngineSpeed,
     ModelSize,
     Traffic,
     break_even,
@@ -31,6 +32,7 @@ from tenants.models import Adapter
 
 MAX_CONFIG = 20_000
 """Characters of a `config.json`; that of a large model has 2,000."""
+MAX_SPEED = 1_000
 MAX_ADAPTERS = 20_000
 """So many take a third of a second."""
 MOST = 1e6
@@ -54,6 +56,12 @@ class SizingForm(forms.Form):
             (name, f"{name.upper()}, {one.memory / GB:.0f} GB") for name, one in DEVICES.items()
         ],
         initial="h100",
+    )
+    speed = forms.CharField(
+        required=False,
+        max_length=MAX_SPEED,
+        label="Or what manage.py calibrate measured",
+        widget=forms.Textarea({"rows": 2, "spellcheck": "false"}),
     )
     price = forms.FloatField(
         min_value=0, max_value=MOST, initial=3, label="Price of a device for an hour"
@@ -98,6 +106,13 @@ class SizingForm(forms.Form):
         except CannotSize as error:
             raise ValidationError(capitalised(error)) from error
 
+    def clean_speed(self) -> EngineSpeed | None:
+        given = self.cleaned_data["speed"]
+        try:
+            return EngineSpeed.read(given) if given.strip() else None
+        except CannotSize as error:
+            raise ValidationError(capitalised(error)) from error
+
     def rows(self) -> list[tuple[str, str]]:
         """The plan, in words.
 
@@ -117,12 +132,15 @@ class SizingForm(forms.Form):
             rank=given["rank"],
             load=given["load"] / 100,
         )
-        found = plan(model, device, traffic, given["weights"], given["cache"], longest=256)
+        speed: EngineSpeed | None = given["speed"]
+        found = plan(
+            model, device, traffic, given["weights"], given["cache"], longest=256, speed=speed
+        )
         prices = given["cloud_prompt"], given["cloud_output"]
         pays = None
         if any(price is not None for price in prices):
             pays = break_even(found, device, traffic, *(price or 0.0 for price in prices))
-        return described(model, device, traffic, found, pays)
+        return described(model, device, traffic, found, pays, speed)
 
 
 @require_http_methods(["GET", "POST"])

@@ -204,7 +204,7 @@ def _about(options: argparse.Namespace, plan: list[PlannedRequest]) -> dict[str,
 # --- Options --------------------------------------------------------------------------------------
 
 
-def _number(low: float, high: float, of: type[int] | type[float] = float) -> Callable[[str], float]:
+def number(low: float, high: float, of: type[int] | type[float] = float) -> Callable[[str], float]:
     def parse(text: str) -> float:
         value = of(text)
         if not low <= value <= high:
@@ -215,7 +215,7 @@ def _number(low: float, high: float, of: type[int] | type[float] = float) -> Cal
     return parse
 
 
-def _url(text: str) -> str:
+def url(text: str) -> str:
     found = urlsplit(text)
     if found.scheme not in ("http", "https") or not found.hostname:
         raise argparse.ArgumentTypeError(f"{text!r} is not an http:// or https:// address")
@@ -234,18 +234,18 @@ def _parser() -> argparse.ArgumentParser:
         ),
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    seconds, count = _number(0.001, 1e6), _number(1, MOST_REQUESTS, int)
+    seconds, count = number(0.001, 1e6), number(1, MOST_REQUESTS, int)
     add = parser.add_argument
-    add("--base-url", required=True, type=_url, help="of the API, such as http://host/v1")
+    add("--base-url", required=True, type=url, help="of the API, such as http://host/v1")
     add("--tenants", required=True, type=Path, metavar="FILE", help="TOML: [tenant], key, models")
     add("--out", type=Path, default=var_folder() / "load", metavar="FOLDER", help="for the report")
     add("--limit", type=count, default=100_000, help="requests at most")
-    add("--concurrency", type=_number(1, 100_000, int), default=1000,
+    add("--concurrency", type=number(1, 100_000, int), default=1000,
         help="requests in flight at most; what comes then is counted as not sent")  # fmt: skip
     add("--timeout", type=seconds, default=120.0, help="seconds from a request's planned time")
     add("--ignore-eos", action=argparse.BooleanOptionalAction, default=True,
         help="ask for answers of exactly the planned length, by a field of vLLM's")  # fmt: skip
-    add("--seed", type=_number(0, 1 << 31, int), default=0, help="of times, lengths and choices")
+    add("--seed", type=number(0, 1 << 31, int), default=0, help="of times, lengths and choices")
     add("--salt", help="of the prompts' text; by default new each time, so that nothing is cached")
     _add_targets(parser.add_argument_group("targets of a good answer"), seconds)
     _add_traffic(parser.add_argument_group("traffic"), seconds)
@@ -264,23 +264,23 @@ def _add_targets(group: argparse._ArgumentGroup, seconds: Callable[[str], float]
 
 def _add_traffic(group: argparse._ArgumentGroup, seconds: Callable[[str], float]) -> None:
     add = group.add_argument
-    exponent = _number(0, 5)
+    exponent = number(0, 5)
     add("--trace", type=Path, metavar="FILE", help="Mooncake's JSON lines or Azure's CSV")
-    add("--speed", type=_number(0.001, 1e6), default=1.0, help="of the trace's clock")
-    add("--shrink", type=_number(1, 512, int), default=1, help="divides all lengths but given ones")
-    add("--longest", type=_number(1, 10_000_000, int), default=1 << 20, help="prompt, in tokens")
+    add("--speed", type=number(0.001, 1e6), default=1.0, help="of the trace's clock")
+    add("--shrink", type=number(1, 512, int), default=1, help="divides all lengths but given ones")
+    add("--longest", type=number(1, 10_000_000, int), default=1 << 20, help="prompt, in tokens")
     add("--tenants-zipf", type=exponent, default=1.0, help="exponent of tenants' popularity")
     add("--models-zipf", type=exponent, default=1.0, help="of the popularity of each one's models")
 
 
 def _add_scenario(group: argparse._ArgumentGroup, seconds: Callable[[str], float]) -> None:
     add = group.add_argument
-    rate, share, tokens = _number(1e-6, 1e6), _number(0.001, 0.999), _number(0, 10_000_000, int)
+    rate, share, tokens = number(1e-6, 1e6), number(0.001, 0.999), number(0, 10_000_000, int)
     add("--rate", type=rate, default=1.0, help="requests a second, on average")
     add("--duration", type=seconds, default=60.0, help="seconds")
     add("--arrivals", choices=("poisson", "gamma", "bursts", "even"), default="poisson")
-    add("--variation", type=_number(0.1, 20), default=2.0, help="of gaps, with gamma; 1 is poisson")
-    add("--burst-factor", type=_number(1, 1000), default=5.0, help="times the rate, in bursts")
+    add("--variation", type=number(0.1, 20), default=2.0, help="of gaps, with gamma; 1 is poisson")
+    add("--burst-factor", type=number(1, 1000), default=5.0, help="times the rate, in bursts")
     add("--burst-share", type=share, default=0.1, help="of the time that is bursts")
     add("--burst-s", type=seconds, default=10.0, help="mean length of a burst, in seconds")
     add("--lengths", choices=sorted(lengths.PUBLIC), default="azure-conversation",
@@ -288,11 +288,11 @@ def _add_scenario(group: argparse._ArgumentGroup, seconds: Callable[[str], float
     add("--prompt-tokens", type=tokens, default=0, help="of each prompt, instead of --lengths")
     add("--output-tokens", type=tokens, default=0, help="of each answer, instead of --lengths")
     add("--prefix-tokens", type=tokens, default=0, help="of each model's system prompt")
-    add("--turns", type=_number(1, 1000), default=1.0, help="of a session, on average")
+    add("--turns", type=number(1, 1000), default=1.0, help="of a session, on average")
     add("--think-s", type=seconds, default=10.0, help="mean seconds between turns")
-    add("--follow-up-tokens", type=_number(1, 1e6), default=60.0, help="of later questions, mean")
+    add("--follow-up-tokens", type=number(1, 1e6), default=60.0, help="of later questions, mean")
     add("--thrash", action="store_true", help="ask for all models in turn, not by popularity")
     add("--flood", metavar="TENANT", help="sends further requests")
     add("--flood-rate", type=rate, default=50.0, help="of the flood, requests a second")
-    add("--flood-from", type=_number(0, 1e6), default=20.0, help="seconds from the start")
+    add("--flood-from", type=number(0, 1e6), default=20.0, help="seconds from the start")
     add("--flood-for", type=seconds, default=20.0, help="seconds")

@@ -16,7 +16,7 @@ from inference.gateway.measuring.measures import COMPLETED, REFUSED
 from inference.gateway.measuring.sums import BUCKETS
 from tenants.busiest_hour import BusiestHour, busiest_hour
 from tenants.models import Tenant, TotalHour
-from tests.inference.test_sizing import LLAMA, QWEN
+from tests.inference.test_sizing import LLAMA, QWEN, SPEED
 from tests.tenants.making import make_tenant
 
 pytestmark = pytest.mark.django_db
@@ -51,6 +51,8 @@ def test_a_plan_of_what_is_filled_in(operator: Client) -> None:
         assert part in text
     assert "7,615,616,512" in page(operator, config=json.dumps(QWEN))[1]
     assert "7,615,616,512" in page(operator, config=json.dumps({"text_config": QWEN}))[1]
+    measured = page(operator, speed=SPEED)[1]
+    assert "Measured: each further sequence" in measured and "bandwidth reached" not in measured
     assert "Cheaper than" not in page(operator, cloud_prompt="", cloud_output="")[1]
 
 
@@ -63,6 +65,7 @@ def test_a_plan_of_what_is_filled_in(operator: Client) -> None:
         ({"config": "[1]"}, "This is not the config.json"),
         ({"config": "{}"}, "has no num_attention_heads"),
         ({"config": json.dumps(LLAMA | {"num_experts": 8})}, "Models with experts"),
+        ({"speed": "{}"}, "The measured speed is not from manage.py"),
         ({"config": "x" * 20_001}, "at most 20000 characters"),
         ({"prompt": "0"}, "greater than or equal to 1"),
         ({"requests": "nan"}, "Enter a number"),

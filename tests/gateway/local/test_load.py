@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +31,14 @@ class Answers(BaseHTTPRequestHandler):
             "prompt_tokens": len(asked["messages"][0]["content"].split()) + 4,
             "completion_tokens": asked["max_tokens"],
         }
-        choice = {"delta": {"content": "x"}, "finish_reason": "length"}
-        self.wfile.write(b"data: " + json.dumps({"choices": [choice], "usage": usage}).encode())
-        self.wfile.write(b"\n\ndata: [DONE]\n\n")
+        self._event({"choices": [{"delta": {"content": "x"}}]})
+        time.sleep(0.002)  # a token's time
+        choice = {"delta": {"content": "y"}, "finish_reason": "length"}
+        self._event({"choices": [choice], "usage": usage})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, event: dict[str, Any]) -> None:
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
     def log_message(self, *_: object) -> None:
         pass

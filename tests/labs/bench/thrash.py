@@ -59,9 +59,9 @@ async def _with_loaded(loaded: int, scale: Scale, folder: Path) -> list[Row]:
         lorikeet.engine(gateway, f"engine-thrash-{loaded}", *options),
     ):
         await lorikeet.until_served(gateway, scale.key, BASE)
-        keys = await sync_to_async(_keys)(f"thrash-{loaded}")
+        adapter_keys = await sync_to_async(keys)(f"thrash-{loaded}", IN_USE[-1])
         async with lorikeet.console() as console, lorikeet.worker():
-            models = await _upload(console.url, keys, folder)
+            models = await upload(console.url, adapter_keys, folder, demo.TINY)
         side = Side(gateway.address, {})
         turns = {
             str(count): partial(side.answer, _requests(models[:count], scale), clients=CLIENTS)
@@ -72,29 +72,29 @@ async def _with_loaded(loaded: int, scale: Scale, folder: Path) -> list[Row]:
     return _rows(loaded, {count: Samples(found[str(count)]) for count in IN_USE})
 
 
-def _keys(prefix: str) -> list[str]:
-    """Keys of as many new tenants as adapters: each tenant has one adapter."""
+def keys(prefix: str, count: int) -> list[str]:
+    """Keys of as many new tenants: each has one adapter."""
     scopes = ["inference", "adapters:write"]
-    tenants = [Tenant.objects.create(slug=f"{prefix}-{i}", name=prefix) for i in range(IN_USE[-1])]
+    tenants = [Tenant.objects.create(slug=f"{prefix}-{i}", name=prefix) for i in range(count)]
     return [ApiKey.objects.issue(one, name="bench", scopes=scopes)[1] for one in tenants]
 
 
-async def _upload(url: str, keys: list[str], folder: Path) -> list[Model]:
+async def upload(url: str, keys: list[str], folder: Path, served: demo.Demo) -> list[Model]:
     """Upload an adapter for each tenant through the API; all are ready when this returns."""
     models = [(f"adapter-{i}", key) for i, key in enumerate(keys)]
+    source = next(iter(served.adapters[demo.TENANTS[0].slug].values()))
     async with (
         httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client,
         asyncio.TaskGroup() as tasks,
     ):
         for i, (name, key) in enumerate(models):
-            variant = _variant(folder / name, i)
-            tasks.create_task(seed.adapter(client, key, name, variant, BASE))
+            variant = _variant(source, folder / name, i)
+            tasks.create_task(seed.adapter(client, key, name, variant, served.model_name))
     return models
 
 
-def _variant(folder: Path, number: int) -> Path:
-    """A copy of one of the demo's adapters, with weights scaled by 1 % per `number`."""
-    source = demo.ADAPTERS["support"]
+def _variant(source: Path, folder: Path, number: int) -> Path:
+    """A copy of an adapter, with weights scaled by 1 % per `number`."""
     folder.mkdir(exist_ok=True)
     copyfile(source / CONFIG, folder / CONFIG)
     weights = load_file(source / WEIGHTS)

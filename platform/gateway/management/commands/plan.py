@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from inference import sizing
 from inference.process.environ import parse_size
-from inference.sizing import BYTES, DEVICES, GB, CannotSize, Device, ModelSize, Traffic
+from inference.sizing import BYTES, DEVICES, GB, CannotSize, Device, EngineSpeed, ModelSize, Traffic
 from tenants.busiest_hour import busiest_hour
 
 
@@ -29,6 +29,10 @@ class Command(BaseCommand):
         parser.add_argument("--memory", type=parse_size, help="of another device, such as 80G")
         parser.add_argument("--bandwidth", type=float, help="in GB/s")
         parser.add_argument("--tflops", type=float, help="dense operations in 16 bits")
+        parser.add_argument(
+            "--speed", type=Path, metavar="FILE",
+            help="measured by `manage.py calibrate`, instead of bandwidth and operations",
+        )  # fmt: skip
         parser.add_argument("--price", type=float, default=0.0, help="of a device for an hour")
         parser.add_argument("--weights", choices=sorted(BYTES), default="bfloat16")
         parser.add_argument("--cache", choices=sorted(BYTES), default="bfloat16")
@@ -57,23 +61,28 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         device, traffic = _device(options), _traffic(options)
         try:
-            model = ModelSize.of(_config(options["model"]))
+            speed = _speed(options["speed"])
+            model = ModelSize.of(config_of(options["model"]))
             found = sizing.plan(
-                model, device, traffic, options["weights"], options["cache"], options["sequences"]
-            )
+                model, device, traffic, options["weights"], options["cache"],
+                options["sequences"], speed,
+            )  # fmt: skip
         except CannotSize as error:
             raise CommandError(f"{error}.") from None
         cloud = options["cloud"]
         pays = sizing.break_even(found, device, traffic, *cloud) if cloud else None
         if options["json"]:
             told = {"assumed": {"device": asdict(device), "traffic": asdict(traffic)}}
+            if speed:
+                told["measured"] = asdict(speed)
             self.stdout.write(json.dumps(told | {"plan": asdict(found), "break_even": pays}))
             return
-        for name, value in sizing.described(model, device, traffic, found, pays):
+        for name, value in sizing.described(model, device, traffic, found, pays, speed):
             self.stdout.write(f"{name:<42}{value}")
 
 
-def _config(model: str) -> dict[str, Any]:
+def config_of(model: str) -> dict[str, Any]:
+    """The `config.json` of a folder, or of a model in the Hugging Face cache or Hub."""
     folder = Path(model)
     try:
         if not (folder / "config.json").is_file():
@@ -84,6 +93,15 @@ def _config(model: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CommandError(f"{model}: its config.json cannot be read: {error}") from None
     return dict(found.get("text_config", found))
+
+
+def _speed(file: Path | None) -> EngineSpeed | None:
+    if file is None:
+        return None
+    try:
+        return EngineSpeed.read(file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"--speed: {file} cannot be read: {error}") from None
 
 
 def _device(options: dict[str, Any]) -> Device:

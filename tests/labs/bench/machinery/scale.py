@@ -30,6 +30,9 @@ class Scale:
     traffic_rounds: int = 3
     traffic_s: float = 60.0
     traffic_rate: float = 6.0
+    sizing_rounds: int = 5
+    sizing_batches: int = 8
+    sizing_s: float = 60.0
     ledger_rows: int = 50_000
     events: int = 10_000_000
     page_tenants: int = 1_000
@@ -64,6 +67,9 @@ QUICK: dict[str, Any] = {
     "traffic_rounds": 1,
     "traffic_s": 30.0,
     "traffic_rate": 2.0,
+    "sizing_rounds": 2,
+    "sizing_batches": 4,
+    "sizing_s": 30.0,
     "ledger_rows": 20_000,
     "events": 500_000,
     "page_tenants": 100,
