@@ -68,7 +68,7 @@ class Signals:
         """The engines and the tenant's adapters on them; and the current minute, since the page
         shows how long ago each engine connected."""
         serving = [
-            (one["id"], one["base_model"], one["draining"], one["connected_at"])
+            (one["id"], one["base_model"], one["draining"], one["asleep"], one["connected_at"])
             for one in self._snapshot()
         ]
         held, minute = self._held(), now // 60
@@ -80,7 +80,7 @@ class Signals:
 
     def figures(self, keys: Sequence[Key], now: float) -> Values:
         """What engines are doing now, without their counters."""
-        names = ("id", "draining", "running", "waiting", "queued", "kv_usage")
+        names = ("id", "draining", "asleep", "running", "waiting", "queued", "kv_usage")
         done = [[one[name] for name in names] for one in self._snapshot()]
         return dict.fromkeys(keys, done)
 

@@ -97,6 +97,7 @@ STATES = {
     "gone": "warn",
     "scheduled": "busy",
     "draining": "warn",
+    "asleep": "",
     "overflow": "warn",
     "prefill": "ok",
     "decode": "ok",

@@ -24,13 +24,14 @@ from inference.agent import runtime_folder
 from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent
 from inference.agent.engines.engine import Engine, EngineNotStarted
-from inference.agent.engines.profile import RUNNERS, BadProfile, EngineProfile
+from inference.agent.engines.profile import RUNNERS, SLEEPS, BadProfile, EngineProfile
 from inference.agent.engines.profiles.options import (
     ProfileParser,
     add_to,
     on_this_machine,
     settings_of,
 )
+from inference.agent.engines.sleeping import Sleeper, SleepingEngine
 from inference.agent.engines.upstream.connection import KeyFile
 from inference.agent.engines.upstream.dialects import BY_OPTION
 from inference.agent.engines.upstream.engine import UpstreamEngine
@@ -51,6 +52,7 @@ Start = Callable[[argparse.Namespace, EngineProfile], Awaitable[Engine]]
 EXIT_ENGINE_DIED = 70
 ALWAYS_SO = {"enable_lora": True, "enable_prefix_caching": True, "trust_remote_code": False}
 """Engine arguments that Lorikeet sets itself, and that people pass to `vllm serve` as well."""
+SLEEP_AFTER_S = 300.0
 TELL_S = 3.0
 """How long a gateway may take to hear why the engine did not start."""
 MAX_ID = 255
@@ -216,6 +218,16 @@ def parser() -> argparse.ArgumentParser:
             "how long to wait for running requests at shutdown; then gateways move the "
             "rest to other engines"
         ),
+    )
+    add(
+        "--sleep-after",
+        type=float,
+        metavar="SECONDS",
+        help=(
+            "of an engine that can sleep (--profile sleep): how long it must have had nothing to "
+            f"do; by default {SLEEP_AFTER_S:g} (LORIKEET_ENGINE_SLEEP_AFTER_S)"
+        ),
+        default=_default("LORIKEET_ENGINE_SLEEP_AFTER_S"),
     )
     add(
         "--hung-after",
@@ -500,6 +512,7 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
     given |= settings_of(options, given["speculative_config"])
     if (dialect := options.upstream_dialect) and dialect not in BY_OPTION:
         raise BadProfile(f"upstream_dialect is {dialect!r}: it must be of {', '.join(BY_OPTION)}")
+    _check_sleep(options.sleep_after, given)
     if options.overflow and options.engine != "upstream":
         raise BadProfile("overflow needs --engine upstream: it is for servers of others")
     if options.overflow and options.upstream_adapters:
@@ -515,6 +528,17 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
             given |= {"max_loras": slots, "max_cpu_loras": slots}
         return EngineProfile.on_gpu(options.model, **given)  # nothing of it is this machine's
     return EngineProfile.here(options.model, **given)
+
+
+def _check_sleep(after_s: float | None, given: dict[str, Any]) -> None:
+    if after_s is None:
+        return
+    if after_s < 1:
+        raise BadProfile(f"sleep_after is {after_s:g}: it must be at least 1")
+    if not (given["extra"] or {}).get(SLEEPS):
+        raise BadProfile(
+            f"sleep_after is {after_s:g}: it needs {SLEEPS}, as --profile sleep has it"
+        )
 
 
 def _check_adapters(folder: str, slots: int) -> None:
@@ -536,7 +560,8 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
     if options.engine == "synthetic":
         from inference.agent.engines.synthetic.engine import SyntheticEngine
 
-        return SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second or None)
+        synthetic = SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second or None)
+        return _sleeping(synthetic, options, profile)
     if options.engine == "upstream":
         return await UpstreamEngine.start(
             profile,
@@ -549,7 +574,12 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
         )
     from inference.agent.engines.vllm.engine import VLLMEngine
 
-    return await VLLMEngine.start(profile)
+    return _sleeping(await VLLMEngine.start(profile), options, profile)
+
+
+def _sleeping(engine: Sleeper, options: argparse.Namespace, profile: EngineProfile) -> Engine:
+    after_s = options.sleep_after or SLEEP_AFTER_S
+    return SleepingEngine(engine, after_s) if profile.sleeps else engine
 
 
 def _upstream_key() -> str | KeyFile:

@@ -147,6 +147,8 @@ class EngineStats(Value, frozen=True):
     """Tokens that speculation guessed since the engine's start, and those that were right."""
     wait_s: Amount = 0.0
     """How long a request of a tenant that has no other here would wait in the agent's queue."""
+    asleep: bool = False
+    """Whether it has given its device's memory back, and wakes up for the next request."""
 
 
 class Suspect(Value, frozen=True):

@@ -61,12 +61,13 @@ async def supervised(
 
 def in_background(
     tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name: str | None = None
-) -> None:
+) -> asyncio.Task[None]:
     """Run `work` in a task, which is kept in `tasks` until it ends; its exception is logged."""
     task = asyncio.create_task(work, name=name)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
     task.add_done_callback(_log_failure)
+    return task
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

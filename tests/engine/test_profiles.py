@@ -173,6 +173,15 @@ def test_a_draft_model_is_asked_for() -> None:
     assert found is not None and found["model"] == "org/small"
 
 
+def test_an_engine_sleeps_with_the_profile_for_it() -> None:
+    assert profile(["--profile", "sleep", "--sleep-after", "20"]).sleeps
+    assert not profile([]).sleeps
+    with pytest.raises(BadProfile, match="sleep_after is 0: it must be at least 1"):
+        profile(["--profile", "sleep", "--sleep-after", "0"])
+    with pytest.raises(BadProfile, match="sleep_after is 20: it needs enable_sleep_mode"):
+        profile(["--sleep-after", "20"])
+
+
 def test_an_upstream_engine_takes_no_profile() -> None:
     with pytest.raises(BadProfile, match="an upstream engine takes none"):
         profile(["--engine", "upstream", "--upstream-url", "http://x/v1", "--profile", "ngram"])

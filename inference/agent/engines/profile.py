@@ -17,6 +17,8 @@ from inference.link.engine_info import DECODE, PREFILL
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values of `max_lora_rank` that vLLM accepts; a test compares them with vLLM's own."""
 
+SLEEPS = "enable_sleep_mode"
+"""vLLM's field of an engine that can sleep."""
 POOLING = "pooling"
 RUNNERS = ("generate", POOLING)
 """Whether vLLM generates text with a model, or embeds and scores texts: one or the other."""
@@ -140,7 +142,7 @@ class EngineProfile:
     def changing(self) -> dict[str, Any]:
         """The options set that may change answers or how soon they come: engines that differ in
         them are of different revisions (`ModelInfo.revision`)."""
-        same = _OURS | {"kv_transfer_config"} if self.role else _OURS
+        same = _SAME | {"kv_transfer_config"} if self.role else _SAME
         extra = {name: value for name, value in self.extra.items() if name not in same}
         options = {
             "dtype": None if self.dtype in _USUAL_DTYPES else self.dtype,
@@ -165,6 +167,11 @@ class EngineProfile:
         """Its part in the work that a prefill and a decode engine share (`ModelInfo.role`)."""
         config = _field_reader(self.extra.get("kv_transfer_config"))
         return ROLES.get(config("kv_role"), "") if config("kv_connector") == NIXL else ""
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the engine can sleep while it has nothing to do."""
+        return bool(self.extra.get(SLEEPS))
 
     @property
     def devices(self) -> int:
@@ -262,8 +269,8 @@ _UNSHARED = {"suffix_decoding_max_cached_requests": 0}
 
 _USUAL_DTYPES = (None, "auto", "float32")
 """vLLM's default, and ours without a GPU."""
-_OURS = frozenset({"long_prefill_token_threshold"})
-"""What `on_cpu` adds to `extra`."""
+_SAME = frozenset({"long_prefill_token_threshold", SLEEPS})
+"""What changes no answer: what `on_cpu` adds to `extra`, and whether the engine may sleep."""
 
 _AT_LEAST_ONE = (
     "max_model_len",

@@ -182,6 +182,7 @@ class EngineLink:
             "kv_tokens": info.kv_tokens,
             "connected_at": self.connected_at.isoformat(),
             "draining": engine.draining,
+            "asleep": stats.asleep,
             "running": stats.running,
             "waiting": stats.waiting,
             "queued": stats.queued,

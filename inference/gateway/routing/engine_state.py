@@ -21,6 +21,8 @@ LOAD_TOKENS = 16_384
 With less, adapters for which one engine is enough are loaded on several, and push others out."""
 EVICTION_TOKENS = 8192
 """Added if another adapter has to be evicted, for which its tenant then waits."""
+WAKE_TOKENS = 32_768
+"""Cost of an engine that sleeps: it takes seconds to wake up, and its device's memory then."""
 SLOT_TOKENS = 1024
 """Added if all slots are in use: a running request has to end first."""
 AWAITED_TOKENS = 1024
@@ -164,7 +166,7 @@ class EngineState:
     def _weigh(self) -> None:
         stats = self.stats
         self.adapters = {*self.resident, *self._expected, *stats.awaited}
-        self.queue = stats.queued_tokens
+        self.queue = stats.queued_tokens + (WAKE_TOKENS if stats.asleep else 0)
         self.load = int(stats.kv_usage * self.info.kv_tokens) + stats.queued_tokens
 
     def adapter_cost(self, name: str) -> int:

@@ -198,6 +198,9 @@ class EngineSerializer(serializers.Serializer[Any]):
     )
     connected_at = serializers.DateTimeField()
     draining = serializers.BooleanField()
+    asleep = serializers.BooleanField(
+        help_text="Whether it has given its device's memory back until the next request."
+    )
     resident_adapters = serializers.ListField(child=serializers.CharField())
     running = serializers.IntegerField(required=False)
     waiting = serializers.IntegerField(required=False)

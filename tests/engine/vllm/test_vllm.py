@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from inference.agent.engines.engine import Engine, LocalAdapter
+from inference.agent.engines.sleeping import Sleeper
 from inference.errors import InvalidRequest, RequestError
 from tests.engine.driving import QUESTION, ask, run, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory
@@ -74,6 +75,15 @@ async def test_token_ids_are_those_of_the_text_by_choice_over_all_prompts(
     for choice, ids in answer.ids.items():
         text = tokenizer.decode(ids, skip_special_tokens=True)
         assert text.rstrip(UNFINISHED) == texts[choice].rstrip(UNFINISHED)
+
+
+async def test_it_sleeps_and_wakes_with_its_adapters(vllm: Sleeper, adapter: LocalAdapter) -> None:
+    """On a CPU it gives no memory back: only the calls are tested."""
+    before = [(await ask(vllm, adapter=one)).text for one in (None, adapter)]
+    await vllm.sleep()
+    await vllm.ping()
+    await vllm.wake()
+    assert [(await ask(vllm, adapter=one)).text for one in (None, adapter)] == before
 
 
 async def test_log_probabilities_stream(vllm: Engine) -> None:

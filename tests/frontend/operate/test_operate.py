@@ -63,6 +63,7 @@ ENGINE: dict[str, Any] = {
     "role": "",
     "connected_at": "2026-01-02T03:04:05+00:00",
     "draining": False,
+    "asleep": False,
     "running": 3,
     "waiting": 1,
     "queued": 2,

@@ -643,6 +643,7 @@ ENGINE = {
     "role": "",
     "connected_at": "2026-05-01T12:00:00+00:00",
     "draining": False,
+    "asleep": False,
     "running": 3,
     "waiting": 2,
     "queued": 1,

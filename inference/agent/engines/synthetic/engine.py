@@ -83,6 +83,7 @@ class Behaviour:
     latency_s: float = 0.0
     """From submission to the first token."""
     load_s: float = 0.0
+    wake_s: float = 0.0
     fail_loads: frozenset[str] = frozenset()
     inert: frozenset[str] = frozenset()
     """Adapters that a probe finds to change nothing."""
@@ -240,6 +241,13 @@ class SyntheticEngine:
         """As the contract says."""
         if self.behaviour.hangs:
             await asyncio.Event().wait()
+
+    async def sleep(self) -> None:
+        """There is no memory to give back."""
+
+    async def wake(self) -> None:
+        """Take the behaviour's time."""
+        await asyncio.sleep(self.behaviour.wake_s)
 
     async def generate(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
         """As the contract says; tools and log-probabilities are refused."""

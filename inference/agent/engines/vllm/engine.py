@@ -271,6 +271,14 @@ class VLLMEngine:
         except Exception as error:
             raise as_error(error) from error
 
+    async def sleep(self) -> None:
+        """Move the weights and adapters to the host's memory, and forget the KV cache."""
+        await self._llm.sleep(1)
+
+    async def wake(self) -> None:
+        """Move them back."""
+        await self._llm.wake_up()
+
     def stats(self) -> EngineStats:
         """As the contract says; the engine core's counts as of its last step."""
         return EngineStats(
