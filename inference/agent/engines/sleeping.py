@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from contextvars import Context
 from typing import Protocol
 
 import msgspec
@@ -130,7 +131,8 @@ class SleepingEngine:
         def due() -> None:
             in_background(self._background, self._sleep(), "sleep")
 
-        return asyncio.get_running_loop().call_later(self._after_s, due)
+        # In a context of its own: it is nobody's request.
+        return asyncio.get_running_loop().call_later(self._after_s, due, context=Context())
 
     async def _sleep(self) -> None:
         async with self._changing:

@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from inference.agent.engines.engine import Engine, LocalAdapter
-from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.profile import SLEEPS, EngineProfile
+from inference.agent.engines.sleeping import Sleeper
 from inference.agent.engines.vllm import environment  # noqa: F401  # before anything imports torch
 from inference.errors import AdapterLoadFailed
 from inference.load.figures import percentile
@@ -186,6 +187,41 @@ async def moves(folder: Path, device: str) -> None:
     require(not failed, f"{failed} moved answers differ")
 
 
+async def sleeping(folder: Path, device: str) -> None:
+    """An engine that slept answers as before, with its adapter; what it frees, and how long it
+    takes."""
+    sizes = SIZES[device]
+    model, extra = large_model(folder / "model", device)
+    extra |= {SLEEPS: True} if device == CUDA else {}
+    (adapter,) = many_adapters(model, folder / "adapters", 1)
+    async with started(profile_of(model, device, 1, extra)) as engine:
+        sleeper = cast("Sleeper", engine)
+        await engine.load(adapter)
+        given = [{"adapter": one, "max_tokens": sizes.tokens} for one in (None, adapter)]
+        before = [(await ask(engine, **one)).text for one in given]
+        used = _device_bytes(device)
+        began = time.monotonic()
+        await sleeper.sleep()
+        tell("falling asleep", f"{time.monotonic() - began:.2f} s")
+        tell("memory freed", f"{(used - _device_bytes(device)) / 1e9:.1f} of {used / 1e9:.1f} GB")
+        began = time.monotonic()
+        await sleeper.wake()
+        tell("waking up", f"{time.monotonic() - began:.2f} s")
+        same = [(await ask(engine, **one)).text for one in given] == before
+    tell("answers as before", outcome(same))
+    require(same, "an engine that slept answers something else")
+
+
+def _device_bytes(device: str) -> int:
+    """What is in use on the GPU; a CPU gives nothing back."""
+    if device != CUDA:
+        return 0
+    import torch
+
+    free, whole = torch.cuda.mem_get_info()
+    return int(whole - free)
+
+
 async def speed(folder: Path, device: str) -> None:
     """Tokens/s and TTFT with no adapter, and with 1, 8 and 64 in turn; then a load meanwhile."""
     sizes = SIZES[device]
@@ -311,6 +347,7 @@ STEPS: dict[str, Step] = {
     "parity": parity,
     "hazards": hazards,
     "moves": moves,
+    "sleeping": sleeping,
     "speed": speed,
 }
 PROFILE = "profile:"
