@@ -197,7 +197,9 @@ async def sleeping(folder: Path, device: str) -> None:
     async with started(profile_of(model, device, 1, extra)) as engine:
         sleeper = cast("Sleeper", engine)
         await engine.load(adapter)
-        given = [{"adapter": one, "max_tokens": sizes.tokens} for one in (None, adapter)]
+        given: list[dict[str, Any]] = [
+            {"adapter": one, "max_tokens": sizes.tokens} for one in (None, adapter)
+        ]
         before = [(await ask(engine, **one)).text for one in given]
         used = _device_bytes(device)
         began = time.monotonic()
