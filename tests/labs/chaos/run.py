@@ -75,7 +75,7 @@ SETTLE_S = 180.0
 """Seconds to wait, once nothing dies, until everything is in the ledger and all leases have
 expired."""
 TUNED_S = 400.0
-"""Seconds to wait for fine-tuning jobs, once nothing dies."""
+"""Seconds to wait for the next fine-tuning job to end, once nothing dies."""
 WARM_UP_S = 3.0
 UNSEEN = {
     "synthetic": Unseen(streamed=4, whole=6),
@@ -284,7 +284,10 @@ class Run:
         if self._tuning is None:
             return
         self._tunings.over.set()
-        await asyncio.wait((self._tuning,), timeout=TUNED_S)
+        ended, before = 0, -1
+        while ended > before and not self._tuning.done():
+            await asyncio.wait((self._tuning,), timeout=TUNED_S)
+            before, ended = ended, sum(bool(one.status) for one in self._tunings.got)
         if self._tuning.done():
             self._tuning.result()
         self._tuning.cancel()
