@@ -111,7 +111,10 @@ class Dialect:
     tagged_reasoning: bool = False
     """Whether reasoning comes in the content, each piece as `<reasoning>...</reasoning>`."""
     adapters: AdapterDialect | None = None
-    """None: it has only those that it was started with, which are not served."""
+    """None: it loads none while it runs."""
+    started_adapters: bool = False
+    """Whether it says which adapters it was started with, and takes one by its place among them
+    (`started`)."""
 
     @property
     def option(self) -> str:
@@ -198,7 +201,7 @@ DIALECTS = (
             schemas=True, adapters=AdapterDialect(
                 "", "lora_path", "--enable-lora, --max-lora-rank and --lora-target-modules")),
     Dialect("llama.cpp", "llamacpp", STANDARD - {"suffix", "reasoning_effort"} | LOCAL,
-            renamed={"repetition_penalty": "repeat_penalty"}, schemas=True),
+            renamed={"repetition_penalty": "repeat_penalty"}, schemas=True, started_adapters=True),
     Dialect("llama-cpp-python", "me", STANDARD - {"n", "reasoning_effort", "parallel_tool_calls"}
             | {"min_p", "top_k", "repetition_penalty"},
             renamed={"repetition_penalty": "repeat_penalty"}),

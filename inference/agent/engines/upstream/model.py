@@ -21,6 +21,8 @@ from inference.operations.operation import Operation
 SHOWN = 5
 """Models that an error names."""
 NO_ADAPTERS = "It serves no adapters."
+SHARES = "may share its prefix cache between tenants."
+NO_CACHE = "It computes every prompt from the beginning, and answers of one adapter at a time."
 
 
 async def listed_models(client: httpx.AsyncClient, url: str, model: str) -> list[dict[str, Any]]:
@@ -86,7 +88,7 @@ def info_of(
         )
     lacks = [f"{profile.name} is served by {dialect.name}: its answers don't move."]
     if not dialect.salted:
-        lacks.append(f"{dialect.name} may share its prefix cache between tenants.")
+        lacks.append(f"{dialect.name} {SHARES}")
     lacks.append(NO_ADAPTERS)
     return ModelInfo(
         name=profile.name,
@@ -106,8 +108,9 @@ def info_of(
     )
 
 
-async def with_adapters(info: ModelInfo, profile: EngineProfile) -> ModelInfo:
-    """The same with what adapters of the model may look like, by its configuration.
+async def with_adapters(info: ModelInfo, profile: EngineProfile, only: list[str]) -> ModelInfo:
+    """The same with what adapters of the model may look like, by its configuration. `only` are the
+    digests of those that the server was started with, if it loads no others.
 
     Raises:
         EngineNotStarted: that can't be read.
@@ -122,12 +125,16 @@ async def with_adapters(info: ModelInfo, profile: EngineProfile) -> ModelInfo:
             f"--model {profile.model} must be the folder or Hugging Face name of the server's "
             f"model, for the shapes of its adapters: {reason}"
         ) from error
+    lacks = [one for one in info.degraded if one != NO_ADAPTERS]
+    if only:
+        lacks = [*(one for one in lacks if not one.endswith(SHARES)), NO_CACHE]
     return msgspec.structs.replace(
         info,
         max_loras=profile.max_loras,
         max_lora_rank=profile.max_lora_rank,
         modules=modules,
-        degraded=[one for one in info.degraded if one != NO_ADAPTERS],
+        degraded=lacks,
+        only_adapters=only,
     )
 
 
