@@ -657,6 +657,10 @@ async def test_it_says_what_it_serves(server: Server) -> None:
         assert (engine.info.name, engine.info.max_model_len) == ("shown", 4096)
         assert engine.info.engine_version == "llama.cpp"
         assert any("prefix cache between tenants" in one for one in engine.info.degraded)
+    server.card["meta"]["n_ctx"] = 2048  # with which the server was started
+    async with started(server) as engine:
+        assert engine.info.max_model_len == 2048
+    server.card["meta"] = {"n_ctx_train": 8192}
     async with started(server, dialect="vllm") as engine:
         assert engine.info.max_model_len == 8192 and engine.info.engine_version == "vLLM"
         assert not any("prefix cache" in one for one in engine.info.degraded)

@@ -148,7 +148,8 @@ def _modules(model: str) -> dict[str, tuple[int, int]]:
 
 
 def _length(card: dict[str, Any]) -> int | None:
-    """The model's context in tokens: vLLM's and SGLang's field, or llama.cpp's."""
-    meta = card.get("meta")
-    told = card.get("max_model_len") or (meta.get("n_ctx_train") if isinstance(meta, dict) else 0)
+    """The model's context in tokens: vLLM's and SGLang's field, or llama.cpp's, whose older
+    releases say only with how much the model was trained."""
+    meta = card["meta"] if isinstance(card.get("meta"), dict) else {}
+    told = card.get("max_model_len") or meta.get("n_ctx") or meta.get("n_ctx_train")
     return told if isinstance(told, int) and 0 < told < 1 << 31 else None
