@@ -435,6 +435,9 @@ async def test_messages_are_sent_as_chats(server: Server, stream: bool) -> None:
 
 
 OF = {one.name: one for one in DIALECTS}
+EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": EMPTY}} for name in "ab"]
+NAMED = {"type": "function", "function": {"name": "b"}}
 
 
 @pytest.mark.parametrize(
@@ -442,6 +445,11 @@ OF = {one.name: one for one in DIALECTS}
     [
         ("vLLM", {"top_k": 5, "min_tokens": 2}, {"top_k": 5, "min_tokens": 2}),
         ("llama.cpp", {"repetition_penalty": 1.5}, {"repeat_penalty": 1.5}),
+        (
+            "llama.cpp",
+            {"tools": TOOLS, "tool_choice": NAMED},
+            {"tools": TOOLS[1:], "tool_choice": "required"},
+        ),
         ("OpenAI", {"max_tokens": 7}, {"max_completion_tokens": 7}),
         ("Ollama", {"max_completion_tokens": 7, "n": 1}, {"max_tokens": 7}),
         ("Ollama", {"top_p": 0}, {"temperature": 0, "max_tokens": 8}),

@@ -70,6 +70,10 @@ def llama_server(scratch: Path, *more: str, model: Path | None = None) -> Iterat
     model = model or base.fetch(scratch) / base.GGUF
     command = [str(LLAMA_SERVER / "build" / "bin" / "llama-server"), "--model", str(model)]
     command += ["--ctx-size", CONTEXT, "--parallel", "1", "--alias", "theirs", *more]
+    command += [
+        "--chat-template-file",
+        str(base.TEMPLATE),
+    ]  # with tools, unlike that of the package
     with _running(command, scratch / "llama-server.log") as url:
         yield url
 
