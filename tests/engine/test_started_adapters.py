@@ -12,6 +12,7 @@ import pytest
 from inference.agent.engines.engine import EngineNotStarted
 from inference.agent.engines.upstream.model import NO_ADAPTERS, NO_CACHE, SHARES
 from inference.agent.engines.upstream.reading import scored_answer
+from inference.content import CONFIG
 from inference.errors import AdapterLoadFailed, EngineFailed
 from tests.engine.adapter_servers import LlamaServer, listening
 from tests.engine.driving import ask
@@ -39,6 +40,17 @@ async def test_it_serves_those_adapters_alone(server: LlamaServer, tmp_path: Pat
             await engine.load(adapter_in(tmp_path, 3))
         await engine.unload(adapter)
         assert (await ask(engine, adapter=adapter)).said
+
+
+async def test_what_the_converter_passes_over_is_refused(
+    server: LlamaServer, tmp_path: Path
+) -> None:
+    (adapter := adapter_in(tmp_path)).path.joinpath(CONFIG).write_text(
+        '{"use_rslora": true, "alpha_pattern": {"q_proj": 4}}'
+    )
+    async with started(server, tmp_path) as engine:
+        with pytest.raises(AdapterLoadFailed, match="has use_rslora and alpha_pattern, which"):
+            await engine.load(adapter)
 
 
 async def test_no_request_gets_what_is_of_another_adapter(

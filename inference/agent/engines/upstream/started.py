@@ -22,10 +22,13 @@ import msgspec
 
 from inference.agent.engines.engine import EngineNotStarted, LoadReport, LocalAdapter
 from inference.agent.engines.upstream.connection import beginning, root_of
-from inference.content import WEIGHTS
+from inference.content import CONFIG, WEIGHTS
 from inference.errors import AdapterLoadFailed, EngineFailed
 
 FILE = re.compile(r"([0-9a-f]{64})\.gguf")
+UNCONVERTED = ("use_rslora", "alpha_pattern")
+"""Fields of an adapter's configuration that llama.cpp's converter passes over: its weights would be
+scaled wrongly."""
 MAX_LIST = 4 << 20
 """Bytes of the server's list, with some hundred for each adapter."""
 
@@ -78,6 +81,12 @@ class StartedAdapters:
         """As `Engine.load` says: nothing is loaded, the server must have it."""
         began = time.monotonic()
         self._place(adapter)
+        config = msgspec.json.decode((adapter.path / CONFIG).read_bytes(), type=dict[str, Any])
+        if passed_over := [name for name in UNCONVERTED if config.get(name)]:
+            raise AdapterLoadFailed(
+                f"The adapter {adapter.ref.name} has {' and '.join(passed_over)}, which "
+                "llama.cpp's converter ignores: the server would not answer as PEFT does."
+            )
         return LoadReport(time.monotonic() - began, (adapter.path / WEIGHTS).stat().st_size)
 
     async def reload(self, adapter: LocalAdapter) -> None:
