@@ -33,6 +33,7 @@ async def test_it_serves_those_adapters_alone(server: LlamaServer, tmp_path: Pat
     async with started(server, tmp_path) as engine:
         assert engine.info.only_adapters == [f"{1:064x}", f"{2:064x}"]
         assert engine.info.modules and NO_CACHE in engine.info.degraded
+        assert "only the 2 adapters" in engine.info.degraded[-1]
         assert not any(one.endswith((NO_ADAPTERS, SHARES)) for one in engine.info.degraded)
         report = await engine.load(adapter := adapter_in(tmp_path))
         assert report.weight_bytes == len("weights 1")

@@ -127,7 +127,8 @@ async def with_adapters(info: ModelInfo, profile: EngineProfile, only: list[str]
         ) from error
     lacks = [one for one in info.degraded if one != NO_ADAPTERS]
     if only:
-        lacks = [*(one for one in lacks if not one.endswith(SHARES)), NO_CACHE]
+        fixed = f"It serves only the {len(only)} adapters that its server was started with."
+        lacks = [*(one for one in lacks if not one.endswith(SHARES)), NO_CACHE, fixed]
     return msgspec.structs.replace(
         info,
         max_loras=profile.max_loras,
