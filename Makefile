@@ -145,10 +145,11 @@ $(LLAMA_SERVER)/.ready: requirements/llama-server.txt requirements/llama-cpp.txt
 	mkdir $(@D)/source
 	sed -n '/^llama-cpp-python==/,/[^\\]$$/p' requirements/llama-cpp.txt > $(@D)/package.txt
 	$(PY) -m pip download --quiet --no-deps --no-binary llama-cpp-python --require-hashes --dest $(@D)/package -r $(@D)/package.txt
-	tar -xzf $(@D)/package/*.tar.gz -C $(@D)/source --strip-components=3 --wildcards '*/vendor/llama.cpp'
+	tar -xzf $(@D)/package/*.tar.gz -C $(@D)/source --strip-components=3 \
+		--exclude '*/llama.cpp/.git' --wildcards '*/vendor/llama.cpp'
 	PATH="$(CURDIR)/$(@D)/bin:$$PATH" nice cmake -S $(@D)/source -B $(@D)/build -G Ninja --log-level=ERROR \
-		-DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
-		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF
+		-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS=-w -DCMAKE_CXX_FLAGS=-w -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF \
+		-DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF
 	nice $(@D)/bin/ninja -C $(@D)/build -j 2 --quiet llama-server
 	@touch $@
 
