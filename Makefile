@@ -133,8 +133,25 @@ keeper: .venv/.ready-dev ## a day of somebody who keeps an installation: from th
 newcomer: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## a first day in a clean clone, timed: up, adapters, a push, two coding agents, a model of one's own
 	$(PY) -m tests.labs.newcomer
 
-upstreams: .venv-clients/llama-cpp/.ready ## upstream engines beside the real servers: `vllm serve` and llama-cpp-python (built from source in minutes)
+upstreams: .venv-clients/llama-cpp/.ready .venv-clients/llama-server/.ready ## upstream engines beside the real servers: `vllm serve`, llama.cpp and llama-cpp-python (both built from source, for a quarter of an hour)
 	$(PY) -m pytest -rs --timeout 0 tests/labs/upstreams
+
+# llama.cpp's own server, and its converters, from the source package of llama-cpp-python, which has
+# all of llama.cpp. Without the server's page, which would be fetched.
+LLAMA_SERVER := .venv-clients/llama-server
+$(LLAMA_SERVER)/.ready: requirements/llama-server.txt requirements/llama-cpp.txt .venv/.ready-dev
+	.venv/bin/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	.venv/bin/uv pip sync --quiet --require-hashes --python $(@D)/bin/python $<
+	mkdir $(@D)/source
+	sed -n '/^llama-cpp-python==/,/[^\\]$$/p' requirements/llama-cpp.txt > $(@D)/package.txt
+	$(PY) -m pip download --quiet --no-deps --no-binary llama-cpp-python --require-hashes --dest $(@D)/package -r $(@D)/package.txt
+	tar -xzf $(@D)/package/*.tar.gz -C $(@D)/source --strip-components=3 \
+		--exclude '*/llama.cpp/.git' --wildcards '*/vendor/llama.cpp'
+	PATH="$(CURDIR)/$(@D)/bin:$$PATH" nice cmake -S $(@D)/source -B $(@D)/build -G Ninja --log-level=ERROR \
+		-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS=-w -DCMAKE_CXX_FLAGS=-w -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF \
+		-DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF
+	nice $(@D)/bin/ninja -C $(@D)/build -j 2 --quiet llama-server
+	@touch $@
 
 nixl: .venv-clients/nixl/.ready ## prefill and decode on two real engines, over NIXL (fetched without its CUDA; 3 minutes)
 	PYTHONPATH=.venv-clients/nixl $(PY) -m pytest -rs --timeout 0 tests/labs/nixl $(ARGS)
@@ -184,6 +201,7 @@ lock: .venv/.ready-dev ## regenerate requirements/*.txt (ARGS=--upgrade for newe
 	for name in frameworks older-openai; do \
 		$(COMPILE) $(ARGS) tests/labs/clients/frameworks/$$name.in -o requirements/$$name.txt || exit; done
 	$(COMPILE) $(ARGS) tests/labs/upstreams/llama-cpp.in -o requirements/llama-cpp.txt
+	$(COMPILE) $(ARGS) tests/labs/upstreams/llama-server.in -o requirements/llama-server.txt
 	$(COMPILE) $(ARGS) --no-deps tests/labs/nixl/nixl.in -o requirements/nixl.txt
 	$(COMPILE) $(ARGS) tests/labs/bench/sides/litellm.in -o requirements/litellm.txt
 

@@ -474,8 +474,9 @@ def _add_upstream(add: Callable[..., Any]) -> None:
         default=_default("LORIKEET_UPSTREAM_ADAPTERS", ""),
         metavar="FOLDER",
         help=(
-            "serve adapters by a server that loads them while it runs (vLLM, SGLang); FOLDER is "
-            "where it finds the files of --cache-dir (LORIKEET_UPSTREAM_ADAPTERS)"
+            "serve adapters by a server that loads them while it runs (vLLM, SGLang; FOLDER is "
+            "where it finds the files of --cache-dir), or by one that was started with "
+            "FOLDER/DIGEST.gguf (llama.cpp) (LORIKEET_UPSTREAM_ADAPTERS)"
         ),
     )
     add(

@@ -81,6 +81,8 @@ class ModelInfo(Value, frozen=True):
     role: str = ""
     """PREFILL: it only computes prompts, for engines with the role DECODE, which can also take
     whole requests, as all others do (`inference.gateway.routing.prefill`)."""
+    only_adapters: list[str] = []
+    """Digests of the adapters that it can serve; empty: any that fits."""
 
     @property
     def serves(self) -> bool:

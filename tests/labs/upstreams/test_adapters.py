@@ -17,7 +17,7 @@ import pytest_asyncio
 from demo import ADAPTERS, BASE
 from inference.agent.engines.engine import LocalAdapter
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.upstream.adapters import name_of
+from inference.agent.engines.upstream.adapters import UpstreamAdapters, name_of
 from inference.agent.engines.upstream.engine import UpstreamEngine
 from inference.content import FILES, digest_of
 from inference.link.engine_info import AdapterRef
@@ -122,7 +122,7 @@ async def test_an_adapter_that_the_server_lost_is_loaded_again(
 async def test_a_probe_sees_what_an_adapter_changes(lorikeet: Rig, folder: Path) -> None:
     assert isinstance(lorikeet.engine, UpstreamEngine)
     resident = lorikeet.engine._adapters
-    assert resident is not None
+    assert isinstance(resident, UpstreamAdapters)
     resident._loaded.clear()  # room beside what the agent has loaded
     adapter = fetched("support", folder)
     report = await lorikeet.engine.probe(adapter, [[5, 6, 7, 8]])

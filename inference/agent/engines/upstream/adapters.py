@@ -19,7 +19,7 @@ import httpx
 import structlog
 
 from inference.agent.engines.engine import EngineNotStarted, LoadReport, LocalAdapter
-from inference.agent.engines.upstream.connection import beginning
+from inference.agent.engines.upstream.connection import beginning, root_of
 from inference.agent.engines.upstream.dialects import AdapterDialect
 from inference.agent.engines.upstream.reading import message_in
 from inference.content import WEIGHTS
@@ -46,9 +46,13 @@ class UpstreamAdapters:
     ) -> None:
         """`folder` is the agent's folder of adapters as the server sees it."""
         self._client, self._dialect, self._folder, self._slots = client, dialect, folder, slots
-        root = str(client.base_url).rstrip("/").removesuffix("/v1")
-        self._address = f"{root}{dialect.below}"
+        self._address = f"{root_of(client)}{dialect.below}"
         self._loaded: set[int] = set()
+
+    @property
+    def only(self) -> list[str]:
+        """None: it loads any that fits."""
+        return []
 
     async def take_over(self, model: str, listed: list[str]) -> None:
         """Unload what an earlier process left among the listed models of the server. `model` is
@@ -74,12 +78,14 @@ class UpstreamAdapters:
             if name.startswith(PREFIX):
                 await self._unload(name)
 
-    def fields_of(self, adapter: LocalAdapter) -> dict[str, str]:
+    def fields_of(self, adapter: LocalAdapter | None) -> dict[str, Any]:
         """What names the adapter in a request.
 
         Raises:
             AdapterLoadFailed: it is not loaded.
         """
+        if adapter is None:
+            return {}
         if adapter.int_id not in self._loaded:
             raise AdapterLoadFailed(f"The adapter {adapter.ref.name} is not loaded.")
         return {self._dialect.field: name_of(adapter)}
@@ -118,6 +124,10 @@ class UpstreamAdapters:
         if adapter.int_id in self._loaded:
             self._loaded.remove(adapter.int_id)
             await self._unload(name_of(adapter))
+
+    async def is_unchanged(self) -> bool:
+        """Whether a request's fields still mean the same adapter: a name does for ever."""
+        return True
 
     async def _unload(self, name: str) -> None:
         refusal = await self._refusal("unload", name)

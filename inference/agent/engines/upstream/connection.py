@@ -70,6 +70,11 @@ def client_of(url: str, key: str | KeyFile) -> httpx.AsyncClient:
     )
 
 
+def root_of(client: httpx.AsyncClient) -> str:
+    """The server's address without `/v1`."""
+    return str(client.base_url).rstrip("/").removesuffix("/v1")
+
+
 async def beginning(answer: httpx.Response, most: int = MAX_ERROR) -> bytes:
     """At most the first `most` bytes of a body."""
     body = b""

@@ -104,6 +104,8 @@ class Dialect:
     """Its name for the bound of a chat's output."""
     schemas: bool = False
     """Whether it constrains an answer to a JSON schema."""
+    named_tools: bool = True
+    """Whether `tool_choice` may name a tool; otherwise that tool is sent alone, as required."""
     running_usage: bool = False
     """Whether each chunk can have the usage so far (`continuous_usage_stats`)."""
     salted: bool = False
@@ -111,7 +113,10 @@ class Dialect:
     tagged_reasoning: bool = False
     """Whether reasoning comes in the content, each piece as `<reasoning>...</reasoning>`."""
     adapters: AdapterDialect | None = None
-    """None: it has only those that it was started with, which are not served."""
+    """None: it loads none while it runs."""
+    started_adapters: bool = False
+    """Whether it says which adapters it was started with, and takes one by its place among them
+    (`started`)."""
 
     @property
     def option(self) -> str:
@@ -131,6 +136,8 @@ class Dialect:
         for name in fields.keys() - self.fields:
             if name in kept and not _without_effect(name, kept.pop(name)):
                 raise self._lacks(name)
+        if not self.named_tools and isinstance(choice := kept.get("tool_choice"), dict):
+            kept |= _tool_alone(kept["tools"], choice["function"]["name"])
         if not self.schemas and _wants_schema(kept.get("response_format")):
             raise InvalidRequest(
                 f"`response_format` with a schema is not supported: this model is served by "
@@ -170,6 +177,11 @@ def _without_effect(name: str, value: Any) -> bool:
     return name in WITHOUT_EFFECT and bool(value == WITHOUT_EFFECT[name])
 
 
+def _tool_alone(tools: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    named = [tool for tool in tools if tool["function"]["name"] == name]
+    return {"tools": named, "tool_choice": "required"}
+
+
 def _wants_schema(response_format: Any) -> bool:
     return isinstance(response_format, dict) and response_format.get("type") == "json_schema"
 
@@ -198,7 +210,8 @@ DIALECTS = (
             schemas=True, adapters=AdapterDialect(
                 "", "lora_path", "--enable-lora, --max-lora-rank and --lora-target-modules")),
     Dialect("llama.cpp", "llamacpp", STANDARD - {"suffix", "reasoning_effort"} | LOCAL,
-            renamed={"repetition_penalty": "repeat_penalty"}, schemas=True),
+            renamed={"repetition_penalty": "repeat_penalty"}, schemas=True, named_tools=False,
+            started_adapters=True),
     Dialect("llama-cpp-python", "me", STANDARD - {"n", "reasoning_effort", "parallel_tool_calls"}
             | {"min_p", "top_k", "repetition_penalty"},
             renamed={"repetition_penalty": "repeat_penalty"}),

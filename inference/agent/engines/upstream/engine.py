@@ -3,7 +3,8 @@ cloud's endpoint.
 
 Lorikeet's tenants, limits, fair queue and ledger stand in front of it. What the server can't do is
 refused by name (`dialects`). Its answers can't move to another engine, because their tokens are not
-known. It serves adapters if the server can load them while it runs (`adapters`).
+known. It serves adapters if the server can load them while it runs (`adapters`), or those that the
+server was started with (`started`).
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ from inference.agent.engines.upstream.reading import (
     StreamReading,
     chat_text,
     error_of,
+    scored_answer,
     scored_prompt,
     vectors_of,
 )
+from inference.agent.engines.upstream.started import StartedAdapters
 from inference.errors import AdapterLoadFailed, EngineFailed, InvalidRequest
 from inference.link.engine_info import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
@@ -68,6 +71,8 @@ from inference.operations.pooling.pooling import MAX_ANSWER_BYTES, Told
 from inference.operations.responses.responses import RESPONSES
 
 log = structlog.get_logger(__name__)
+
+ServerAdapters = UpstreamAdapters | StartedAdapters
 
 SENT_AS: Mapping[Operation, OpenAIOperation[Any]] = {
     CHAT: CHAT,
@@ -93,7 +98,7 @@ class UpstreamEngine:
         info: ModelInfo,
         model: str,
         dialect: Dialect,
-        adapters: UpstreamAdapters | None,
+        adapters: ServerAdapters | None,
     ) -> None:
         """`model` is the server's own name of the model."""
         self.info, self.alive = info, True
@@ -133,7 +138,7 @@ class UpstreamEngine:
             if adapters is not None:
                 loading = _adapters(client, spoken, adapters, profile)
                 await loading.take_over(str(card["id"]), [str(one["id"]) for one in listed])
-                info = await with_adapters(info, profile)
+                info = await with_adapters(info, profile, loading.only)
             info = msgspec.structs.replace(info, overflow=overflow)
             return cls(client, info, str(card["id"]), spoken, loading)
         except BaseException as error:
@@ -155,7 +160,7 @@ class UpstreamEngine:
         self, adapter: LocalAdapter, rows: Sequence[list[int]] = ()
     ) -> EngineProbeReport:
         """As the contract says. The prompts are compared as plain texts, and the first one is asked
-        as a chat."""
+        as a chat. llama.cpp scores no prompts: there the answers to them are compared."""
         loaded = await self.load(adapter)
         base = [await self._scored(prompt, None) for prompt in PROBE_PROMPTS]
         adapted = [await self._adapted(prompt, adapter) for prompt in PROBE_PROMPTS]
@@ -177,7 +182,7 @@ class UpstreamEngine:
                     (await self._scored(ids, None)).values,
                     (await self._adapted(ids, adapter)).values,
                 )
-                for ids in rows
+                for ids in ([] if self._dialect.started_adapters else rows)
             ],
         )
 
@@ -190,15 +195,19 @@ class UpstreamEngine:
         try:
             return await self._scored(prompt, adapter)
         except EngineFailed as error:
-            if error.__cause__ is not None:  # the connection broke
+            if error.__cause__ is not None or not self.alive:  # it says nothing about the adapter
                 raise
             raise AdapterLoadFailed(
                 f"The server failed on a prompt with the adapter {adapter.ref.name}."
             ) from error
 
     async def _scored(self, prompt: str | list[int], adapter: LocalAdapter | None) -> ScoredPrompt:
-        """The log-probabilities of a prompt's tokens."""
-        asked: dict[str, Any] = {"prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 1}
+        """The log-probabilities of a prompt's tokens, or of those of the answer to it."""
+        if self._dialect.started_adapters:
+            asked = {"prompt": prompt, "logprobs": 1, "max_tokens": PROBE_TOKENS}
+            asked |= {"temperature": 0, "ignore_eos": True}
+            return scored_answer(await self._asked("completions", asked, adapter), PROBE_TOKENS)
+        asked = {"prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 1}
         if "return_token_ids" in self._dialect.fields:
             asked["return_token_ids"] = True
         return scored_prompt(await self._asked("completions", asked, adapter))
@@ -221,7 +230,7 @@ class UpstreamEngine:
             return await beginning(answer, MAX_EVENT)
 
     @property
-    def _loading(self) -> UpstreamAdapters:
+    def _loading(self) -> ServerAdapters:
         if self._adapters is None:
             raise AdapterLoadFailed(
                 f"{self.info.name} is served by another server, without adapters."
@@ -300,7 +309,7 @@ class UpstreamEngine:
             AdapterLoadFailed: the adapter is not loaded.
         """
         body = body | {"model": self._model}
-        if adapter is not None:
+        if adapter is not None or self._adapters is not None:
             body |= self._loading.fields_of(adapter)
         if self._dialect.salted:
             body["cache_salt"] = salt
@@ -346,6 +355,7 @@ class UpstreamEngine:
                 request = self._client.stream("POST", path, content=content, headers=headers)
                 async with request as answer:
                     if answer.status_code == httpx.codes.OK:
+                        await self._check_adapter(adapter)
                         yield answer
                         return
                     refusal = await beginning(answer)
@@ -361,6 +371,16 @@ class UpstreamEngine:
         except httpx.HTTPError as error:
             log.warning("upstream_failed", reason=str(error) or type(error).__name__)
             raise EngineFailed("The connection to the upstream broke.") from error
+
+    async def _check_adapter(self, adapter: LocalAdapter | None) -> None:
+        """Of an answer that has begun.
+
+        Raises:
+            EngineFailed: it may be another adapter's, or the server does not say.
+        """
+        if adapter is not None and not await self._loading.is_unchanged():
+            self.alive = False  # it is started again, with the adapters that there are now
+            raise EngineFailed("The upstream was started anew, with other adapters.")
 
     def stats(self) -> EngineStats:
         """As the contract says, of this process's requests; others' are not known."""
@@ -383,11 +403,14 @@ class UpstreamEngine:
 
 def _adapters(
     client: httpx.AsyncClient, dialect: Dialect, folder: PurePosixPath, profile: EngineProfile
-) -> UpstreamAdapters:
+) -> ServerAdapters:
+    if dialect.started_adapters:
+        return StartedAdapters(client, folder)
     if dialect.adapters is None:
-        able = " and ".join(one.name for one in DIALECTS if one.adapters)
+        *others, last = [one.name for one in DIALECTS if one.adapters or one.started_adapters]
         raise EngineNotStarted(
-            f"{dialect.name} loads no adapters while it runs: --upstream-adapters is for {able}"
+            f"adapters of {dialect.name} can't be served: --upstream-adapters is for "
+            f"{', '.join(others)} and {last}"
         )
     return UpstreamAdapters(client, dialect.adapters, folder, profile.loaded_adapters)
 

@@ -21,6 +21,8 @@ from inference.operations.operation import Operation
 SHOWN = 5
 """Models that an error names."""
 NO_ADAPTERS = "It serves no adapters."
+SHARES = "may share its prefix cache between tenants."
+NO_CACHE = "It computes every prompt from the beginning, and answers of one adapter at a time."
 
 
 async def listed_models(client: httpx.AsyncClient, url: str, model: str) -> list[dict[str, Any]]:
@@ -86,7 +88,7 @@ def info_of(
         )
     lacks = [f"{profile.name} is served by {dialect.name}: its answers don't move."]
     if not dialect.salted:
-        lacks.append(f"{dialect.name} may share its prefix cache between tenants.")
+        lacks.append(f"{dialect.name} {SHARES}")
     lacks.append(NO_ADAPTERS)
     return ModelInfo(
         name=profile.name,
@@ -106,8 +108,9 @@ def info_of(
     )
 
 
-async def with_adapters(info: ModelInfo, profile: EngineProfile) -> ModelInfo:
-    """The same with what adapters of the model may look like, by its configuration.
+async def with_adapters(info: ModelInfo, profile: EngineProfile, only: list[str]) -> ModelInfo:
+    """The same with what adapters of the model may look like, by its configuration. `only` are the
+    digests of those that the server was started with, if it loads no others.
 
     Raises:
         EngineNotStarted: that can't be read.
@@ -122,12 +125,17 @@ async def with_adapters(info: ModelInfo, profile: EngineProfile) -> ModelInfo:
             f"--model {profile.model} must be the folder or Hugging Face name of the server's "
             f"model, for the shapes of its adapters: {reason}"
         ) from error
+    lacks = [one for one in info.degraded if one != NO_ADAPTERS]
+    if only:
+        fixed = f"It serves only the {len(only)} adapters that its server was started with."
+        lacks = [*(one for one in lacks if not one.endswith(SHARES)), NO_CACHE, fixed]
     return msgspec.structs.replace(
         info,
         max_loras=profile.max_loras,
         max_lora_rank=profile.max_lora_rank,
         modules=modules,
-        degraded=[one for one in info.degraded if one != NO_ADAPTERS],
+        degraded=lacks,
+        only_adapters=only,
     )
 
 
@@ -141,7 +149,8 @@ def _modules(model: str) -> dict[str, tuple[int, int]]:
 
 
 def _length(card: dict[str, Any]) -> int | None:
-    """The model's context in tokens: vLLM's and SGLang's field, or llama.cpp's."""
-    meta = card.get("meta")
-    told = card.get("max_model_len") or (meta.get("n_ctx_train") if isinstance(meta, dict) else 0)
+    """The model's context in tokens: vLLM's and SGLang's field, or llama.cpp's, whose older
+    releases say only with how much the model was trained."""
+    meta = card["meta"] if isinstance(card.get("meta"), dict) else {}
+    told = card.get("max_model_len") or meta.get("n_ctx") or meta.get("n_ctx_train")
     return told if isinstance(told, int) and 0 < told < 1 << 31 else None

@@ -292,6 +292,38 @@ def scored_prompt(body: bytes) -> ScoredPrompt:
     return ScoredPrompt(values, choice.prompt_token_ids or [])
 
 
+class _AnswerToken(msgspec.Struct):
+    logprob: float | None
+
+
+class _AnswerLogprobs(msgspec.Struct):
+    content: list[_AnswerToken]
+
+
+class _AnswerChoice(msgspec.Struct):
+    logprobs: _AnswerLogprobs
+
+
+class _ScoredAnswer(msgspec.Struct):
+    choices: list[_AnswerChoice]
+
+
+def scored_answer(body: bytes, tokens: int) -> ScoredPrompt:
+    """The same of the tokens of a completion, which was asked for with `logprobs` and has so many.
+
+    Raises:
+        EngineFailed: it is none.
+    """
+    try:
+        (choice,) = msgspec.json.decode(body, type=_ScoredAnswer).choices
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise EngineFailed(f"The upstream's answer has no log-probabilities: {error}.") from None
+    found = choice.logprobs.content
+    if len(found) != tokens:
+        raise EngineFailed(f"The upstream's answer has log-probabilities of {len(found)} tokens.")
+    return ScoredPrompt([math.nan if one.logprob is None else one.logprob for one in found], [])
+
+
 class _Embedding(msgspec.Struct):
     embedding: list[float]
     index: int = 0
