@@ -158,6 +158,9 @@ class TrafficRoute(msgspec.Struct, frozen=True):
     best: int
     fit: RouteFit | None = None
     """None: nothing is chosen."""
+    sure_from: float | None = None
+    """Set if it is a cascade that is on: the mean log-probability from which the answer of the
+    first of its two options stays (`gateway.cascades`)."""
 
     def choose(self, text: str, length: int) -> ResolvedTarget:
         """The option that answers a request with this text, an excerpt of one of `length`

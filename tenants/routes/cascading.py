@@ -1,0 +1,50 @@
+"""Fits a cascade: of two options the cheaper one answers first, and the other one is asked only if
+the mean log-probability of that answer's tokens is below a threshold.
+
+The threshold is the one number that is fitted, so it is chosen on all training rows, without folds:
+of those that they have, the one that costs least and with which enough of them pass. Rows, report
+and verdict are those of `tenants.routes.fitting`. A row that both answer costs both answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from inference.routes import is_sure
+from tenants.routes.fitting import DividedRows, RoutedRow, RouteReport, report_of
+
+ALWAYS_ASKED = 0.0
+"""The highest log-probability: the second option is asked unless the first one had no choice."""
+
+
+def fit_cascade(
+    models: Sequence[str], rows: Sequence[RoutedRow], margin: float
+) -> tuple[float, RouteReport]:
+    """The threshold and its report; `margin` is as in `fitting.fit`.
+
+    Raises:
+        TooFewRows: there are not enough, or all of a kind.
+    """
+    divided = DividedRows.of(models, rows)
+    threshold = _threshold(divided.training, divided.enough(margin))
+    chosen = [_answers(row, threshold) for row in divided.held_out]
+    costs = [[*accumulate(row.cost)] for row in divided.held_out]
+    return threshold, report_of(divided, threshold, chosen, costs)
+
+
+def _answers(row: RoutedRow, threshold: float) -> int:
+    return 0 if is_sure(row.logprobs[0], threshold) else 1
+
+
+def _threshold(rows: Sequence[RoutedRow], enough: float) -> float:
+    """Lowering it past a row's log-probability has that row answered by the first option."""
+    passing, found = sum(row.passed[1] for row in rows), ALWAYS_ASKED
+    known = [(row.logprobs[0], row) for row in rows if row.logprobs[0] is not None]
+    ranked = sorted(known, key=lambda one: one[0], reverse=True)
+    for at, (logprob, row) in enumerate(ranked):
+        passing += row.passed[0] - row.passed[1]
+        is_last = at + 1 == len(ranked) or ranked[at + 1][0] < logprob
+        if is_last and passing >= enough * len(rows):
+            found = logprob  # each lower one costs less
+    return found
