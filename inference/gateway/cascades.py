@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from inference.errors import InferenceError
-from inference.gateway.dispatcher import Dispatcher, with_defaults
+from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchanges import answer
 from inference.gateway.exchanges.answer import framing_of
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
@@ -35,7 +35,6 @@ from inference.routes import is_sure
 
 log = structlog.get_logger(__name__)
 
-WITH_LOGPROBS = b'"logprobs":true,'
 _json = msgspec.json.Encoder().encode
 _objects = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _several = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -91,9 +90,9 @@ class Cascades:
                 yield None
                 return
             await pause(len(call.body))
-            asked = CHAT.parse(with_defaults(call.body, WITH_LOGPROBS))
             shows, later = call.workload.logprobs > 0, copy.copy(call)
-            call.take_body()
+            body = call.take_body()
+            asked = CHAT.parse(body if shows else with_logprobs(body))
             for one, option in ((asked, first), (later, second)):
                 one.model, one.route = option.model, route.name
             assert route.sure_from is not None
@@ -105,8 +104,8 @@ class Cascades:
         """The call's route and both options of it, if it is a cascade that may be used."""
         if call.operation is not CHAT or call.stream or call.workload.choices > 1:
             return None
-        route = (await self._directory.resolve(grant, call.model)).route
-        if route is None or route.sure_from is None:
+        route = await self._directory.cascade(grant, call.model)
+        if route is None:
             return None
         first, second = route.options
         return None if first is None or second is None else (route, first, second)
@@ -124,6 +123,13 @@ class Cascades:
             except InferenceError as error:
                 log.info("cascade_not_continued", request_id=exchange.id, error=error.code)
         await answer.reply_whole(exchange, body)
+
+
+def with_logprobs(body: bytes) -> bytes:
+    """The body, a JSON object with fields, with log-probabilities asked for: the last of duplicate
+    fields counts."""
+    fields, _, _ = body.rpartition(b"}")
+    return fields + b',"logprobs":true}'
 
 
 def mean_logprob(body: bytes) -> float | None:

@@ -286,6 +286,15 @@ class Directory(Protocol):
         """
         ...
 
+    async def cascade(self, grant: Grant, name: str) -> TrafficRoute | None:
+        """The route of this name if it is a cascade that is on. Cheap: most names are not.
+
+        Raises:
+            UnknownModel: the key may use none of its options.
+            Unavailable: as `authenticate`.
+        """
+        ...
+
     async def models(self, grant: Grant) -> list[ModelCard]:
         """Every model that this key may use, sorted by name."""
         ...

@@ -83,8 +83,9 @@ async def billed(stack: Rig, count: int) -> list[LedgerEntry]:
     return sorted(entries, key=lambda one: one.model, reverse=True)
 
 
-async def test_a_sure_answer_stays(stack: Rig) -> None:
-    answer = await ask(stack, SURE)
+@pytest.mark.parametrize("fields", [{}, {"logprobs": False}, {"logprobs": None}])
+async def test_a_sure_answer_stays(stack: Rig, fields: dict[str, Any]) -> None:
+    answer = await ask(stack, SURE, **fields)
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"] == "small"
     assert answer.json()["choices"][0]["logprobs"] is None, "nobody asked for them"
