@@ -2,12 +2,14 @@
 the mean log-probability of that answer's tokens is below a threshold.
 
 The threshold is the one number that is fitted, so it is chosen on all training rows, without folds:
-of those that they have, the one that costs least and with which enough of them pass. Rows, report
-and verdict are those of `tenants.routes.fitting`. A row that both answer costs both answers.
+of those that they have, the one that costs least and with which the share that passes is so surely
+not smaller by more than the margin that the held-out rows will show it too. Rows, report and
+verdict are those of `tenants.routes.fitting`. A row that both answer costs both answers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -16,6 +18,9 @@ from tenants.routes.fitting import DividedRows, RoutedRow, RouteReport, report_o
 
 ALWAYS_ASKED = 0.0
 """The highest log-probability: the second option is asked unless the first one had no choice."""
+STANDARD_ERRORS = 3.2
+"""How many of them below its mean the difference must still be within the margin on the training
+rows: the verdict requires 1.96 on the held-out rows, whose mean may be lower."""
 
 
 def fit_cascade(
@@ -27,7 +32,7 @@ def fit_cascade(
         TooFewRows: there are not enough, or all of a kind.
     """
     divided = DividedRows.of(models, rows)
-    threshold = _threshold(divided.training, divided.enough(margin))
+    threshold = _threshold(divided, margin)
     chosen = [_answers(row, threshold) for row in divided.held_out]
     costs = [[*accumulate(row.cost)] for row in divided.held_out]
     return threshold, report_of(divided, threshold, chosen, costs)
@@ -37,14 +42,25 @@ def _answers(row: RoutedRow, threshold: float) -> int:
     return 0 if is_sure(row.logprobs[0], threshold) else 1
 
 
-def _threshold(rows: Sequence[RoutedRow], enough: float) -> float:
+def _threshold(divided: DividedRows, margin: float) -> float:
     """Lowering it past a row's log-probability has that row answered by the first option."""
-    passing, found = sum(row.passed[1] for row in rows), ALWAYS_ASKED
+    rows, best, found = divided.training, divided.best, ALWAYS_ASKED
+    gains = [int(row.passed[1]) - row.passed[best] for row in rows]
+    total, squares = sum(gains), sum(gain * gain for gain in gains)
     known = [(row.logprobs[0], row) for row in rows if row.logprobs[0] is not None]
     ranked = sorted(known, key=lambda one: one[0], reverse=True)
     for at, (logprob, row) in enumerate(ranked):
-        passing += row.passed[0] - row.passed[1]
+        before, after = (int(row.passed[option]) - row.passed[best] for option in (1, 0))
+        total += after - before
+        squares += after * after - before * before
         is_last = at + 1 == len(ranked) or ranked[at + 1][0] < logprob
-        if is_last and passing >= enough * len(rows):
+        if is_last and _low(total, squares, len(rows)) >= -margin:
             found = logprob  # each lower one costs less
     return found
+
+
+def _low(total: int, squares: int, count: int) -> float:
+    """A mean less so many of its standard errors."""
+    mean = total / count
+    variance = max(0.0, squares / count - mean * mean)  # rounded, it can be just below 0
+    return mean - STANDARD_ERRORS * math.sqrt(variance / count)

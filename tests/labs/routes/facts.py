@@ -141,11 +141,11 @@ def facts(random: Random, rows: int, fresh: int) -> FactSet:
 def capitals(random: Random, rows: int, fresh: int) -> FactSet:
     """Only the country tells what is hard, and the fresh questions are about other countries."""
     parts = [(list[FactQuestion](), list[FactQuestion]()) for _ in range(2)]
-    for hard, known in enumerate((CAPITALS, MORE_CAPITALS)):
+    for hard, known in enumerate((CAPITALS, MORE_CAPITALS)):  # two of three countries for the eval
         for at, country in enumerate(random.sample(sorted(known), len(known))):
             for form in sorted(set(CAPITAL_FORMS)):
                 asked = FactQuestion(form.format(country), known[country], bool(hard))
-                parts[at % 2][hard].append(asked)
+                parts[at % 3 // 2][hard].append(asked)
     drawn = [_drawn(random, *part, count) for part, count in zip(parts, (rows, fresh), strict=True)]
     return FactSet("capitals", *drawn)
 

@@ -42,6 +42,8 @@ from tests.stack.running import Stack, signed_in, up  # noqa: E402
 
 SMALL, LARGE = MODEL_NAME, smollm2.MODEL_NAME
 METHODS = "classifier", "cascade"
+SETS = {"facts": facts, "capitals": capitals}
+MARGIN = 0.05
 PRICE = {"prompt": 1_000_000, "cached_prompt": 250_000, "output": 4_000_000}
 """Of the large model, in micro-units per million tokens: ten times that of the small one
 (`gateway.local.seed`)."""
@@ -68,10 +70,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=440, help="of the eval (%(default)s)")
     parser.add_argument("--fresh", type=int, default=200, help="further questions (%(default)s)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--only", choices=[*SETS], help="one of the sets of questions")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     drawing = random.Random(options.seed)
-    sets = [make(drawing, options.rows, options.fresh) for make in (facts, capitals)]
+    made = [SETS[options.only]] if options.only else [*SETS.values()]
+    sets = [make(drawing, options.rows, options.fresh) for make in made]
     with tempfile.TemporaryDirectory(prefix="lorikeet-routes-") as folder:
         large = _large_model(Path(folder))
         with (
@@ -152,7 +156,7 @@ def _evaluated(client: OpenAI, rows: Sequence[FactQuestion]) -> str:
 
 def _fitted(manager: httpx.Client, name: str, method: str, eval: str) -> Any:
     """A route, as it is after its fit."""
-    body = {"name": name, "options": [SMALL, LARGE], "method": method}
+    body = {"name": name, "options": [SMALL, LARGE], "method": method, "margin": MARGIN}
     manager.post("/api/v1/routes", json=body).raise_for_status()
     path = f"/api/v1/routes/{name}"
     manager.post(f"{path}/fit", json={"eval": eval}).raise_for_status()
