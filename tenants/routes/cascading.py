@@ -2,9 +2,10 @@
 the mean log-probability of that answer's tokens is below a threshold.
 
 The threshold is the one number that is fitted, so it is chosen on all training rows, without folds:
-of those that they have, the one that costs least and with which the share that passes is so surely
-not smaller by more than the margin that the held-out rows will show it too. Rows, report and
-verdict are those of `tenants.routes.fitting`. A row that both answer costs both answers.
+of those that they have, the one that costs least and with which surely not fewer rows pass than
+with the best single option; or if there is none, not fewer by more than the margin. Surely means
+that the held-out rows should show it too. Rows, report and verdict are those of
+`tenants.routes.fitting`. A row that both answer costs both answers.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def _answers(row: RoutedRow, threshold: float) -> int:
 
 
 def _threshold(divided: DividedRows, margin: float) -> float:
-    """Lowering it past a row's log-probability has that row answered by the first option."""
-    rows, best, found = divided.training, divided.best, ALWAYS_ASKED
+    """Lowering it past a row's log-probability has that row answered by the first option, so the
+    lowest costs least. One with which surely nothing is lost is preferred."""
+    rows, best, lossless, found = divided.training, divided.best, ALWAYS_ASKED, ALWAYS_ASKED
     gains = [int(row.passed[1]) - row.passed[best] for row in rows]
     total, squares = sum(gains), sum(gain * gain for gain in gains)
     known = [(row.logprobs[0], row) for row in rows if row.logprobs[0] is not None]
@@ -54,9 +56,10 @@ def _threshold(divided: DividedRows, margin: float) -> float:
         total += after - before
         squares += after * after - before * before
         is_last = at + 1 == len(ranked) or ranked[at + 1][0] < logprob
-        if is_last and _low(total, squares, len(rows)) >= -margin:
-            found = logprob  # each lower one costs less
-    return found
+        low = _low(total, squares, len(rows)) if is_last else -math.inf
+        lossless = logprob if low >= 0 else lossless
+        found = logprob if low >= -margin else found
+    return lossless if lossless < ALWAYS_ASKED else found
 
 
 def _low(total: int, squares: int, count: int) -> float:
