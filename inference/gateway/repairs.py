@@ -3,31 +3,27 @@
 A tenant may choose that (`Grant.repairs`), and a request may with the header `Structure-Repair`.
 Only whole answers over HTTP are repaired: of a stream the client has the malformed answer already.
 
-The second request is one of its own, with an id, a reservation and a bill. The client gets its
-answer, with its id and the tokens of both, and the header `Structure-Repair`, which says whether
-that answer is `repaired`. If there is no second answer the client gets the first one.
+The client gets the second answer (`second_answers`) with the header `Structure-Repair`, which says
+whether that answer is `repaired`. If there is none it gets the first one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
-import msgspec
 import structlog
 
 from inference.errors import InferenceError, InvalidRequest
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchanges import answer
 from inference.gateway.exchanges.answer import framing_of
-from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.requests.stream import Stream
-from inference.ids import new_id
+from inference.gateway.second_answers import SecondAnswers, with_usage_of
 from inference.interfaces.directory import Grant
 from inference.operations.operation import Call
 from inference.operations.structure import StructureOutcome
@@ -39,15 +35,13 @@ ONCE, NEVER = b"once", b"never"
 REPAIRED, FAILED = (HEADER, b"repaired"), (HEADER, b"failed")
 WAIT_S = 5.0
 """How long an answer waits for its check; then it is sent as it is."""
-_json = msgspec.json.Encoder().encode
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Repairs:
     """Repairs the answers of one gateway process."""
 
-    def __init__(self, dispatcher: Dispatcher, callers: Callers) -> None:
-        self._dispatcher, self._callers = dispatcher, callers
+    def __init__(self, dispatcher: Dispatcher, seconds: SecondAnswers) -> None:
+        self._dispatcher, self._seconds = dispatcher, seconds
 
     @contextmanager
     def copied(
@@ -82,41 +76,11 @@ class Repairs:
         await answer.reply_whole(exchange, body, [REPAIRED if conforms else FAILED])
 
     async def _again(self, exchange: InferenceExchange, call: Call) -> tuple[bytes, bool]:
-        """Ask again, as the exchange's own request, and record its first one; returns the answer
-        and whether that conforms.
-
-        Raises:
-            InferenceError: there is no second answer; the exchange still has its first request.
-        """
-        grant = await self._callers.identify(exchange)
-        first = exchange.id, exchange.stream, exchange.reservation
-        asking = self._dispatcher.generation(
-            new_id(), grant, call, trace=exchange.span, headers=exchange.headers
-        )
-        async with asking as stream:
-            exchange.id, exchange.stream = stream.id, stream
-            exchange.reservation = stream.request.reservation
-            try:
-                framed = partial(framing_of, stream, call)
-                body = await answer.whole(stream, framed, await stream.read())
-            except InferenceError as error:
-                self._record(exchange, stream, error)
-                exchange.id, exchange.stream, exchange.reservation = first
-                raise
+        """Ask again; returns the answer, and whether it conforms. Raises InferenceError."""
+        async with self._seconds.asked(exchange, call) as (body, stream):
             outcome = await _outcome_of(stream)
-        assert first[1] is not None
-        self._record(exchange, first[1], None)
-        log.info("structure_repaired", request_id=stream.id, of=first[0], outcome=outcome)
+        log.info("structure_repaired", request_id=exchange.id, outcome=outcome)
         return body, outcome is StructureOutcome.CONFORMED
-
-    def _record(
-        self, exchange: InferenceExchange, stream: Stream, error: InferenceError | None
-    ) -> None:
-        """Record the one of both requests that the client does not get."""
-        call = exchange.call
-        asked = exchange.asked(None if call is None else call.operation)
-        own = msgspec.structs.replace(asked, id=stream.id, stream=stream, status=None, span=None)
-        self._dispatcher.records.ended(own, error)
 
 
 def _is_wanted(exchange: InferenceExchange, grant: Grant) -> bool:
@@ -145,19 +109,3 @@ async def _outcome_of(stream: Stream) -> StructureOutcome | None:
             return await known
     except TimeoutError:
         return None
-
-
-def with_usage_of(first: bytes, second: bytes) -> bytes:
-    """The second answer, with the tokens of both as its usage."""
-    fields, usage = _fields.decode(second), _fields.decode(first).get("usage")
-    if usage is None or "usage" not in fields:
-        return second
-    both = _added(msgspec.json.decode(usage), msgspec.json.decode(fields["usage"]))
-    return _json(fields | {"usage": both})
-
-
-def _added(one: Any, more: Any) -> Any:
-    """The sum of two numbers, or of those of the same names; else the second value."""
-    if isinstance(one, Mapping) and isinstance(more, Mapping):
-        return {name: _added(one.get(name), value) for name, value in more.items()}
-    return one + more if type(one) is type(more) is int else more

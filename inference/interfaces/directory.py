@@ -158,6 +158,9 @@ class TrafficRoute(msgspec.Struct, frozen=True):
     best: int
     fit: RouteFit | None = None
     """None: nothing is chosen."""
+    sure_from: float | None = None
+    """Set if it is a cascade that is on: the mean log-probability from which the answer of the
+    first of its two options stays (`gateway.cascades`)."""
 
     def choose(self, text: str, length: int) -> ResolvedTarget:
         """The option that answers a request with this text, an excerpt of one of `length`
@@ -279,6 +282,15 @@ class Directory(Protocol):
 
         Raises:
             UnknownModel: there is no such model, or this key may not use it (indistinguishable).
+            Unavailable: as `authenticate`.
+        """
+        ...
+
+    async def cascade(self, grant: Grant, name: str) -> TrafficRoute | None:
+        """The route of this name if it is a cascade that is on. Cheap: most names are not.
+
+        Raises:
+            UnknownModel: the key may use none of its options.
             Unavailable: as `authenticate`.
         """
         ...

@@ -17,7 +17,13 @@ import structlog
 from msgspec.structs import replace
 
 from inference.errors import InferenceError, InvalidApiKey, Unavailable
-from inference.interfaces.directory import INFERENCE, Grant, ModelCard, ResolvedTarget
+from inference.interfaces.directory import (
+    INFERENCE,
+    Grant,
+    ModelCard,
+    ResolvedTarget,
+    TrafficRoute,
+)
 from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, Revisions
 from inference.routes import RouteFit
@@ -157,6 +163,14 @@ class CachedDirectory:
         if target.route is None or fit is None:
             return target
         return replace(target, route=replace(target.route, fit=fit))
+
+    async def cascade(self, grant: Grant, name: str) -> TrafficRoute | None:
+        """The cascade of this name; see `interfaces.directory.Directory`."""
+        bases, own = await self._names_of(grant)
+        row = None if name in bases else own.routes.get(name)
+        if row is None or row.sure_from is None:
+            return None
+        return catalogue.resolve(grant, name, bases, own, now=time.time()).route
 
     async def models(self, grant: Grant) -> list[ModelCard]:
         """All models that this key may use; see `interfaces.directory.Directory`.

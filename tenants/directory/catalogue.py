@@ -106,7 +106,9 @@ class RouteRow:
     best: int
     created: int
     fit: int | None = None
-    """The number of the fit that chooses; None if it is off."""
+    """The number of the fit that chooses; None if it is off, or a cascade."""
+    sure_from: float | None = None
+    """As `TrafficRoute.sure_from`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,7 @@ def _route_target(
             options.append(None)
     if not any(options):
         raise unknown(row.name)
-    route = TrafficRoute(row.name, options, row.best)
+    route = TrafficRoute(row.name, options, row.best, sure_from=row.sure_from)
     fallback = route.choose("", 0)
     return msgspec.structs.replace(
         fallback, model=row.name, created=row.created, split=None, route=route

@@ -120,7 +120,8 @@ WHERE a.tenant_id = %s AND v.state = 'ready'
 """
 ROUTES = """
 SELECT id, name, options, best, extract(epoch FROM created_at)::bigint AS created,
-       CASE WHEN is_on THEN fit END AS fit
+       CASE WHEN is_on AND method = 'classifier' THEN fit END AS fit,
+       CASE WHEN is_on AND method = 'cascade' THEN threshold END AS sure_from
 FROM tenants_route WHERE tenant_id = %s
 """
 ROUTE_FIT = """

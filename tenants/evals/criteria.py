@@ -12,6 +12,7 @@ import msgspec
 from inference.errors import InvalidRequest
 from tenants.evals import templates
 
+LOGPROB = "logprob"
 MAX_CRITERIA = 32
 MAX_LABELS = 100
 MAX_SCHEMA_BYTES = 64 << 10
@@ -200,7 +201,7 @@ class SchemaCheck(Criterion, tag="json_schema", kw_only=True):
         check_schema(self.schema, "schema")
 
 
-class LogProbability(Criterion, tag="logprob", kw_only=True):
+class LogProbability(Criterion, tag=LOGPROB, kw_only=True):
     """Ours: whether the mean log-probability of the answer's tokens reaches a threshold."""
 
     pass_threshold: float

@@ -28,8 +28,19 @@ MAX_ROUTES = 20
 MAX_MODEL = 300
 MAX_REASON = 500
 MAX_MARGIN = 0.2
+METHOD_HELP = (
+    "`classifier`: the words of the question choose. `cascade`: of two models the first one "
+    "answers, and the second one instead if that answer is unsure."
+)
 FIT_TIME = timedelta(minutes=15)
 """After that a fit may be asked for again: its worker was killed."""
+
+
+class RouteMethod(models.TextChoices):
+    """How a route chooses."""
+
+    CLASSIFIER = "classifier", "by the words of the question"
+    CASCADE = "cascade", "the second model if the first one is unsure"
 
 
 class RouteQuerySet(models.QuerySet["Route"]):
@@ -56,8 +67,8 @@ class Route(models.Model):
     until it is fitted, then as measured. While it is off `best` answers, the place of one of them.
 
     `fit` counts the fits. Of the last one, `packed` and `threshold` are what chooses
-    (`inference.routes.RouteFit`), and `report` what it gained (`tenants.routes.fitting`). `reason`
-    says in words why it is on or off.
+    (`inference.routes.RouteFit`, of a cascade only the threshold), and `report` what it gained
+    (`tenants.routes.fitting`). `reason` says in words why it is on or off.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="routes")
@@ -75,6 +86,13 @@ class Route(models.Model):
         validators=[MinValueValidator(0.0), MaxValueValidator(MAX_MARGIN)],
         help_text="How much smaller the share of good answers may be than that of the best single "
         f"option, from 0 to {MAX_MARGIN}.",
+    )
+    method = models.CharField(
+        max_length=10,
+        choices=RouteMethod,
+        db_default=RouteMethod.CLASSIFIER,
+        default=RouteMethod.CLASSIFIER,
+        help_text=METHOD_HELP,
     )
     best = models.PositiveSmallIntegerField(default=0, editable=False)
     is_on = models.BooleanField(default=False, editable=False)
@@ -103,6 +121,9 @@ class Route(models.Model):
             models.UniqueConstraint(fields=["tenant", "name"], name="route_name_unique"),
             models.CheckConstraint(condition=Q(name__regex=NAME), name="route_name_form"),
             models.CheckConstraint(condition=Q(is_on=False) | Q(gains=True), name="route_on_gains"),
+            models.CheckConstraint(
+                condition=Q(method__in=RouteMethod.values), name="route_method_known"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -112,6 +133,10 @@ class Route(models.Model):
     def is_being_fitted(self) -> bool:
         since = self.fitting_since
         return since is not None and timezone.now() - since < FIT_TIME
+
+    @property
+    def is_cascade(self) -> bool:
+        return self.method == RouteMethod.CASCADE
 
     @property
     def answers_if_off(self) -> str:
@@ -125,6 +150,10 @@ class Route(models.Model):
             raise ValidationError({"name": "An adapter already has this name."})
         if not 2 <= len(self.options) <= MAX_OPTIONS:
             raise ValidationError({"options": f"A route has 2 to {MAX_OPTIONS} options."})
+        if self.is_cascade and len(self.options) > 2:
+            raise ValidationError(
+                {"options": f"A cascade has 2 options, and not {len(self.options)}."}
+            )
         for option in self.options:
             if self.options.count(option) > 1:
                 raise ValidationError({"options": f"“{option}” is there twice."})

@@ -55,12 +55,51 @@ class TooFewRows(Exception):
 @dataclass(frozen=True, slots=True)
 class RoutedRow:
     """A text, an excerpt of one of `length` characters, and for each option whether its answer
-    passed and what it cost, in pico-units of the currency."""
+    passed and what it cost, in pico-units of the currency. `logprobs` has the mean log-probability
+    of each answer's tokens, None where it is not known; it may be empty if nobody needs it."""
 
     text: str
     length: int
     passed: tuple[bool, ...]
     cost: tuple[int, ...]
+    logprobs: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DividedRows:
+    """Rows to fit a route on, and others to try it on. The options are from the cheapest on; `best`
+    is the place of the best single one by the training rows."""
+
+    models: list[str]
+    best: int
+    training: list[RoutedRow]
+    held_out: list[RoutedRow]
+
+    @classmethod
+    def of(cls, models: Sequence[str], rows: Sequence[RoutedRow]) -> DividedRows:
+        """Divide the first MAX_ROWS by a hash of their text.
+
+        Raises:
+            TooFewRows: there are not enough, or all of a kind.
+        """
+        rows = rows[:MAX_ROWS]
+        training = [row for row in rows if _place(row.text) >= HELD_OUT]
+        held_out = [row for row in rows if _place(row.text) < HELD_OUT]
+        if len(rows) < MIN_ROWS or min(len(training), len(held_out)) < MIN_SIDE:
+            raise TooFewRows(
+                f"{len(rows)} rows can be used ({len(training)} to train, {len(held_out)} held "
+                f"out): at least {MIN_ROWS}, and {MIN_SIDE} of each, with different texts, are "
+                "needed."
+            )
+        places = sorted(range(len(models)), key=lambda at: fmean(row.cost[at] for row in training))
+        training, held_out = _ordered(training, places), _ordered(held_out, places)
+        quality = [fmean(row.passed[at] for row in training) for at in range(len(places))]
+        best = quality.index(max(quality))
+        return cls([models[at] for at in places], best, training, held_out)
+
+    def enough(self, margin: float) -> float:
+        """The share of training rows that must pass with the route."""
+        return fmean(row.passed[self.best] for row in self.training) - margin / 3
 
 
 class SingleOption(msgspec.Struct, frozen=True):
@@ -142,28 +181,23 @@ def fit(
     Raises:
         TooFewRows: there are not enough, or all of a kind.
     """
-    rows = rows[:MAX_ROWS]
-    training = [row for row in rows if _place(row.text) >= HELD_OUT]
-    held_out = [row for row in rows if _place(row.text) < HELD_OUT]
-    if len(rows) < MIN_ROWS or min(len(training), len(held_out)) < MIN_SIDE:
-        raise TooFewRows(
-            f"{len(rows)} rows can be used ({len(training)} to train, {len(held_out)} held out): "
-            f"at least {MIN_ROWS}, and {MIN_SIDE} of each, with different texts, are needed."
-        )
-    places = sorted(range(len(models)), key=lambda at: fmean(row.cost[at] for row in training))
-    training, held_out = _ordered(training, places), _ordered(held_out, places)
+    divided = DividedRows.of(models, rows)
+    training, count = divided.training, len(divided.models)
     passed = np.array([row.passed for row in training], np.float32)
     cost = np.array([row.cost for row in training], np.float64)
-    best = int(max(range(len(places)), key=lambda at: (passed[:, at].mean(), -at)))
     features = _features(training)
     used = np.flatnonzero(features.any(axis=0))  # the weights of all others stay 0
     features = features[:, used]
-    enough = float(passed[:, best].mean()) - margin / 3
-    threshold = _threshold(_predicted(training, features, passed), passed, cost, enough)
-    numbers = np.zeros((1 + BUCKETS, len(places)), np.float32)
+    predicted = _predicted(training, features, passed)
+    threshold = _threshold(predicted, passed, cost, divided.enough(margin))
+    numbers = np.zeros((1 + BUCKETS, count), np.float32)
     numbers[used] = _fitted(features, passed, np.ones(len(training), np.float32))
     found = RouteFit(array("f", numbers.tobytes()), threshold)
-    return found, _report([models[at] for at in places], best, found, len(training), held_out)
+    began, options = time.process_time(), range(count)
+    chosen = [found.choose(row.text, row.length, options) for row in divided.held_out]
+    choice_ms = 1000 * (time.process_time() - began) / len(chosen)
+    costs = [row.cost for row in divided.held_out]
+    return found, report_of(divided, threshold, chosen, costs, choice_ms=choice_ms)
 
 
 def _place(text: str, person: bytes = b"held out") -> float:
@@ -178,6 +212,7 @@ def _ordered(rows: list[RoutedRow], places: list[int]) -> list[RoutedRow]:
             row.length,
             tuple(row.passed[at] for at in places),
             tuple(row.cost[at] for at in places),
+            tuple(row.logprobs[at] for at in places) if row.logprobs else (),
         )
         for row in rows
     ]
@@ -235,16 +270,20 @@ def _threshold(
     return found
 
 
-def _report(
-    models: Sequence[str], best: int, found: RouteFit, training: int, rows: Sequence[RoutedRow]
+def report_of(
+    divided: DividedRows,
+    threshold: float,
+    chosen: Sequence[int],
+    costs: Sequence[Sequence[int]],
+    *,
+    choice_ms: float = 0.0,
 ) -> RouteReport:
-    options = range(len(models))
-    began = time.process_time()
-    chosen = [found.choose(row.text, row.length, options) for row in rows]
-    choice_ms = 1000 * (time.process_time() - began) / len(rows)
-    shares = [chosen.count(at) / len(rows) for at in options]
+    """What is gained on the held-out rows if the `chosen` option answers each; `costs` are what
+    each row costs with each option as the one that answers."""
+    rows, best, count = divided.held_out, divided.best, len(divided.models)
+    shares = [chosen.count(at) / len(rows) for at in range(count)]
     quality = [float(row.passed[at]) for row, at in zip(rows, chosen, strict=True)]
-    costs = [float(row.cost[at]) for row, at in zip(rows, chosen, strict=True)]
+    cost = [float(each[at]) for each, at in zip(costs, chosen, strict=True)]
     control = [_mean(row.passed, shares) for row in rows]
     return RouteReport(
         options=[
@@ -254,19 +293,19 @@ def _report(
                 fmean(row.cost[at] for row in rows),
                 shares[at],
             )
-            for at, model in enumerate(models)
+            for at, model in enumerate(divided.models)
         ],
         best=best,
-        training_rows=training,
+        training_rows=len(divided.training),
         held_out_rows=len(rows),
-        threshold=found.threshold,
+        threshold=threshold,
         quality=fmean(quality),
-        cost=fmean(costs),
+        cost=fmean(cost),
         control_quality=fmean(control),
-        control_cost=fmean(_mean(row.cost, shares) for row in rows),
+        control_cost=fmean(_mean(each, shares) for each in costs),
         choice_ms=round(choice_ms, 3),
         quality_difference=_difference([float(row.passed[best]) for row in rows], quality),
-        cost_difference=_difference([float(row.cost[best]) for row in rows], costs),
+        cost_difference=_difference([float(row.cost[best]) for row in rows], cost),
         control_difference=_difference(control, quality),
     )
 

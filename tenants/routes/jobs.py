@@ -17,7 +17,9 @@ from procrastinate.contrib.django import app as django_app
 
 from tenants.adapters import sandbox
 from tenants.batches import jobs as batches
+from tenants.evals.criteria import LOGPROB
 from tenants.models import Eval, EvalRun, Route
+from tenants.queueing import defer_once
 from tenants.routes.fitting import MAX_ROWS
 from tenants.storage import scratch
 
@@ -39,15 +41,35 @@ def fit_later(route: Route, eval: Eval) -> None:
     """Have a worker fit the route on the newest completed runs of the eval, one of each option.
 
     Raises:
-        ValidationError: an option has no such run, or all are free.
+        ValidationError: an option has no such run, all are free, or a cascade lacks what it is
+            fitted by.
         RouteBeingFitted: it is being fitted already.
     """
+    if route.is_cascade and not any(one["type"] == LOGPROB for one in eval.criteria):
+        raise ValidationError(
+            f"The eval {eval.label} has no criterion of the type {LOGPROB}, which keeps how sure "
+            "answers are: a cascade is fitted by that."
+        )
     route.prices()
     route.runs_of(eval)
     with transaction.atomic():
         route.begin_fit(eval)
-        assert route.fitting_since is not None
-        fit_route.defer(route_id=route.pk, began=route.fitting_since.isoformat())
+        _queue(route)
+
+
+def _queue(route: Route) -> None:
+    """Queue the fit that began at `fitting_since`, unless it is queued or running."""
+    assert route.fitting_since is not None
+    began = route.fitting_since.isoformat()
+    defer_once(fit_route, f"route-{route.pk}-{began}", route_id=route.pk, began=began)
+
+
+@app.periodic(cron="*/5 * * * *")
+@app.task(name="tend_routes", queueing_lock="tend_routes")
+def tend_routes(timestamp: int) -> None:
+    """Every five minutes: queue the fits that lost their jobs."""
+    for route in Route.objects.exclude(fitting_since=None).defer("packed", "report"):
+        _queue(route)
 
 
 @app.task(name="fit_route", queue=batches.QUEUE)
@@ -97,6 +119,7 @@ def _computed(route: Route) -> dict[str, Any]:
         "prices": route.prices(),
         "source": runs[0].source,
         "margin": route.margin,
+        "is_cascade": route.is_cascade,
     }
     limits = replace(sandbox.SandboxLimits.for_bytes(0), cpu_s=CPU_S)
     with ExitStack() as opened:

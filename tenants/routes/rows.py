@@ -17,8 +17,10 @@ import msgspec
 
 from inference.errors import InferenceError
 from inference.operations.chat import CHAT
+from tenants.evals.criteria import LOGPROB
 from tenants.evals.sources import AskedModel, EvalRow, RunSource
 from tenants.evals.templates import TemplateFault
+from tenants.routes.cascading import fit_cascade
 from tenants.routes.fitting import RoutedRow, TooFewRows, fit
 
 _json = msgspec.json.Encoder().encode
@@ -26,12 +28,14 @@ _json = msgspec.json.Encoder().encode
 
 class RouteFitPlan(msgspec.Struct):
     """What the child is told: the names of the options, the prices of their prompt and output
-    tokens in micro-units per million, what they were asked, and the margin of the route."""
+    tokens in micro-units per million, what they were asked, and the margin and method of the
+    route."""
 
     models: list[str]
     prices: list[tuple[int, int]]
     source: RunSource
     margin: float
+    is_cascade: bool = False
 
 
 class _Usage(msgspec.Struct):
@@ -43,11 +47,22 @@ class _Answer(msgspec.Struct):
     usage: _Usage | None = None
 
 
+class _GivenGrade(msgspec.Struct):
+    type: str
+    score: float | None = None
+
+
 class _GradedRow(msgspec.Struct):
     number: int
     status: str
     item: dict[str, Any]
     sample: _Answer | None = None
+    grades: list[_GivenGrade] = []
+
+    @property
+    def logprob(self) -> float | None:
+        """The mean log-probability of the answer's tokens, which is the score of a criterion."""
+        return next((one.score for one in self.grades if one.type == LOGPROB), None)
 
     def cost(self, price: Sequence[int]) -> int | None:
         """In pico-units of the currency, as if no prompt token were cached, since which are is by
@@ -75,8 +90,13 @@ def fit_of(task: Mapping[str, Any], files: Sequence[IO[bytes]]) -> dict[str, Any
     Returns what is stored of the fit, or why there is none (`refused_fit`)."""
     plan = msgspec.convert(task, RouteFitPlan)
     found = read(plan, files)
+    packed = b""
     try:
-        route, report = fit(plan.models, found.rows, plan.margin)
+        if plan.is_cascade:
+            threshold, report = fit_cascade(plan.models, found.rows, plan.margin)
+        else:
+            route, report = fit(plan.models, found.rows, plan.margin)
+            threshold, packed = route.threshold, route.numbers.tobytes()
     except TooFewRows as error:
         left_out = f" {found.left_out} lack an answer of an option." if found.left_out else ""
         return {"refused_fit": f"{error}{left_out}"}
@@ -84,8 +104,8 @@ def fit_of(task: Mapping[str, Any], files: Sequence[IO[bytes]]) -> dict[str, Any
     return {
         "options": [option.model for option in report.options],
         "best": report.best,
-        "threshold": route.threshold,
-        "packed": base64.b64encode(route.numbers.tobytes()).decode(),
+        "threshold": threshold,
+        "packed": base64.b64encode(packed).decode(),
         "report": msgspec.to_builtins(report) | {"left_out": found.left_out},
         "gains": gains,
         "reason": reason,
@@ -128,4 +148,5 @@ def _row(plan: RouteFitPlan, same: Sequence[_GradedRow]) -> RoutedRow | None:
     except (TemplateFault, InferenceError):
         return None
     passed = tuple(one.status == "passed" for one in same)
-    return RoutedRow(asked.question, asked.question_chars, passed, costs)
+    logprobs = tuple(one.logprob for one in same)
+    return RoutedRow(asked.question, asked.question_chars, passed, costs, logprobs)

@@ -16,6 +16,6 @@ END $$;
 CREATE OR REPLACE TRIGGER notify_made AFTER INSERT OR DELETE ON tenants_route FOR EACH ROW
     EXECUTE FUNCTION tenants_notify_routes();
 CREATE OR REPLACE TRIGGER notify_changed AFTER UPDATE ON tenants_route FOR EACH ROW
-    WHEN ((OLD.is_on, OLD.fit, OLD.best, OLD.options)
-          IS DISTINCT FROM (NEW.is_on, NEW.fit, NEW.best, NEW.options))
+    WHEN ((OLD.is_on, OLD.fit, OLD.best, OLD.options, OLD.fitting_since)
+          IS DISTINCT FROM (NEW.is_on, NEW.fit, NEW.best, NEW.options, NEW.fitting_since))
     EXECUTE FUNCTION tenants_notify_routes();

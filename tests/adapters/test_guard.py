@@ -13,7 +13,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from pytest_django import Settings
 
 from inference.errors import InferenceError, InvalidApiKey
-from inference.interfaces.directory import Grant, ModelCard, ResolvedTarget
+from inference.interfaces.directory import Grant, ModelCard, ResolvedTarget, TrafficRoute
 from tenants.adapters.uploads.guard import FRAMING_BYTES, BodyGuard
 from tests.adapters.servers import serving
 from tests.adapters.uploads.uploading import KEY, chunked
@@ -57,6 +57,9 @@ class Keys:
         raise NotImplementedError
 
     async def resolve(self, grant: Grant, name: str) -> ResolvedTarget:
+        raise NotImplementedError
+
+    async def cascade(self, grant: Grant, name: str) -> TrafficRoute | None:
         raise NotImplementedError
 
     async def models(self, grant: Grant) -> list[ModelCard]:

@@ -29,7 +29,8 @@ def url(page: str, *more: Any) -> str:
 
 
 def add(client: Client, **fields: Any) -> Any:
-    given = {"name": "auto", "options": "small\r\n\r\nlarge\r\n", "margin": "5"}
+    given = {"name": "auto", "options": "small\r\n\r\nlarge\r\n", "margin": "5",
+             "method": "classifier"}  # fmt: skip
     return client.post(url("adapters-routes"), given | fields, follow=True)
 
 
@@ -65,9 +66,22 @@ def test_what_a_fit_gained_is_shown(client: Client, tenant: Tenant) -> None:
     assert "“auto” is on." in client.post(url("adapters-route-on", "auto"), follow=True).text
 
 
+def test_the_page_of_a_cascade_changes_when_its_fit_ends(client: Client, tenant: Tenant) -> None:
+    route = make_route(tenant, method="cascade", fitting_since=timezone.now())
+    shown = client.get(url("adapters-route", "auto"))
+    assert "is asked if the mean log-probability" in shown.text and "Being fitted" in shown.text
+    asked = {"If-None-Match": f'"{shown.context["fingerprint"]}"'}
+    assert client.get(url("adapters-route", "auto"), headers=asked).status_code == 304
+    route.refresh_from_db()
+    route.end_fit(route.reason)
+    again = client.get(url("adapters-route", "auto"), headers=asked)
+    assert again.status_code == 200 and "Being fitted" not in again.text
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
+        ({"method": "oracle"}, "Select a valid choice."),
         ({"name": "small"}, "A base model already has this name."),
         ({"options": "small"}, "A route has 2 to 4 options."),
         ({"options": "small\nnone"}, "There is no base model or ready adapter “none”."),

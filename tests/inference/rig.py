@@ -117,6 +117,10 @@ class Keys:
             return ResolvedTarget(name, self.base_model, route=route)
         raise UnknownModel(f"The model `{name}` does not exist.", param="model")
 
+    async def cascade(self, grant: Grant, name: str) -> TrafficRoute | None:
+        route = self.routes.get((grant.tenant, name))
+        return route if route is not None and route.sure_from is not None else None
+
     async def models(self, grant: Grant) -> list[ModelCard]:
         own = [name for tenant, name in self.adapters if tenant == grant.tenant]
         names = [self.base_model, *own]

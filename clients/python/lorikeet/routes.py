@@ -42,10 +42,14 @@ def create(
     margin: Annotated[
         float, typer.Option(help="Points that the share of good answers may be smaller, 0 to 20.")
     ] = 3.0,
+    cascade: Annotated[
+        bool, typer.Option(help="Ask the second of two models if the first one is unsure.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a route. Its last model answers until it is fitted."""
-    plan = {"name": name, "options": options, "margin": margin / 100}
+    plan: dict[str, Any] = {"name": name, "options": options, "margin": margin / 100}
+    plan |= {"method": "cascade"} if cascade else {}
     _do("POST", "routes", as_json=as_json, json=plan)
 
 

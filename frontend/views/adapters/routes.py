@@ -7,16 +7,17 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from frontend.pages import refusals_told, tenant_page
+from frontend.views.adapters.fingerprints import hashed, not_modified
 from frontend.views.adapters.gates import EvalField
 from tenants.errors import TooManyRoutes
 from tenants.models import Eval, Route
-from tenants.models.routes import MAX_MARGIN
+from tenants.models.routes import MAX_MARGIN, RouteMethod
 from tenants.permissions import Caller, Permission
 from tenants.routes.jobs import fit_later
 
@@ -34,6 +35,12 @@ class RouteForm(forms.Form):
         max_length=2000,
         label="Models",
         help_text="2 to 4 base models or adapters, one on each line, from the cheapest on.",
+    )
+    method = forms.ChoiceField(
+        choices=RouteMethod,
+        initial=RouteMethod.CLASSIFIER,
+        label="Chooses",
+        help_text="With the second way there are two models, and streams get the best one.",
     )
     margin = forms.FloatField(
         initial=3,
@@ -105,6 +112,9 @@ def route(request: HttpRequest, caller: Caller, route: str) -> HttpResponse:
 
 
 def _page(request: HttpRequest, caller: Caller, found: Route, form: RouteFitForm) -> HttpResponse:
+    seen = hashed(found.fit, found.is_on, found.reason, found.is_being_fitted)
+    if not_modified(request, seen):
+        return HttpResponseNotModified()
     options = found.report["options"] if found.report else []
     context = {
         "route": found,
@@ -113,6 +123,7 @@ def _page(request: HttpRequest, caller: Caller, found: Route, form: RouteFitForm
         "allowed": -found.margin,
         "form": form,
         "may_edit": caller.may(EDIT),
+        "fingerprint": seen,
     }
     return render(request, "adapters/route.html", context, status=422 if form.errors else 200)
 
@@ -127,7 +138,7 @@ def fit(request: HttpRequest, caller: Caller, route: str) -> HttpResponse:
     try:
         with refusals_told(request):
             fit_later(found, form.cleaned_data["eval"])
-            messages.success(request, "The route is being fitted. Reload this page for the result.")
+            messages.success(request, "The route is being fitted.")
     except ValidationError as error:
         form.add_error(None, [*error.messages])
         return _page(request, caller, found, form)

@@ -59,7 +59,8 @@ class RouteReportSerializer(serializers.Serializer[Any]):
     held_out_rows = serializers.IntegerField()
     left_out = serializers.IntegerField(help_text="Rows that lack an answer of an option.")
     threshold = serializers.FloatField(
-        help_text="How much less likely than the best option the chosen one may be to pass."
+        help_text="How much less likely than the best option the chosen one may be to pass; of a "
+        "cascade, the mean log-probability from which the first option's answer stays."
     )
     quality = serializers.FloatField(help_text="Share of rows that passed with the route.")
     cost = MeanCost(help_text="Mean cost of a row with the route.")
@@ -68,7 +69,8 @@ class RouteReportSerializer(serializers.Serializer[Any]):
     )
     control_cost = MeanCost()
     choice_ms = serializers.FloatField(
-        help_text="CPU time of a choice in milliseconds, which is all that the route itself costs."
+        help_text="CPU time of a choice in milliseconds, which is all that the route itself costs. "
+        "A cascade costs first answers that do not stay, which are in the costs."
     )
     quality_difference = RouteDifferenceSerializer(help_text="To the best single option.")
     cost_difference = RouteCostDifferenceSerializer(help_text="To the best single option.")
@@ -98,7 +100,7 @@ class RouteSerializer(StrictMixin, serializers.ModelSerializer[Route]):
     class Meta:
         model = Route
         fields = [
-            "name", "options", "margin", "is_on", "reason", "answers_if_off", "eval",
+            "name", "options", "method", "margin", "is_on", "reason", "answers_if_off", "eval",
             "is_being_fitted", "fitted_at", "gains", "report", "created_by", "created_at",
         ]  # fmt: skip
         read_only_fields = ["is_on", "reason", "fitted_at", "gains", "created_at"]

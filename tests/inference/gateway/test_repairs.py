@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inference.gateway.repairs import with_usage_of
+from inference.gateway.second_answers import with_usage_of
 from inference.gateway.structures.child import StructureResult, StructureTask
 from inference.gateway.structures.process import CheckingProcess
 from inference.operations.structure import StructureOutcome

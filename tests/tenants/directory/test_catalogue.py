@@ -363,6 +363,12 @@ def test_a_key_gets_the_options_that_it_may_use_and_no_others() -> None:
         resolve(grant("auto"), "auto", BASES, WITH_ROUTES)
 
 
+def test_a_cascade_has_its_threshold() -> None:
+    row = RouteRow(5, "careful", ["org/base", "support"], 1, 1, sure_from=-0.5)
+    route = resolve(grant(), "careful", BASES, Catalogue([], [row])).route
+    assert route is not None and route.sure_from == -0.5
+
+
 def test_names_of_base_models_and_adapters_are_not_those_of_routes() -> None:
     for name in ("digits", "shadow"):
         assert resolve(grant(), name, BASES, WITH_ROUTES).route is None

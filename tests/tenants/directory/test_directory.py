@@ -765,6 +765,16 @@ async def test_a_route_has_its_fit_which_is_read_once(
     assert second is not None and second.fit is None  # it was fitted again since
 
 
+async def test_a_cascade_is_found_by_its_name(directory: CachedDirectory, rows: Rows) -> None:
+    plain = RouteRow(3, "auto", ["base", "support"], 1, 1, fit=2)
+    rows.kept_routes = [plain, RouteRow(4, "careful", ["base", "support"], 1, 1, sure_from=-0.5)]
+    grant = await directory.authenticate(TEXT)
+    found = await directory.cascade(grant, "careful")
+    assert found is not None and (found.name, found.sure_from) == ("careful", -0.5)
+    for name in ("auto", "support", "base", "nothing"):
+        assert await directory.cascade(grant, name) is None
+
+
 async def test_a_route_that_is_off_chooses_nothing(directory: CachedDirectory, rows: Rows) -> None:
     rows.kept_routes = [RouteRow(3, "auto", ["base", "support"], 1, 1)]
     grant = await directory.authenticate(TEXT)

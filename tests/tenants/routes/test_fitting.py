@@ -134,8 +134,8 @@ def files(*runs: Sequence[dict[str, Any]]) -> list[io.BytesIO]:
 def test_rows_have_what_each_option_answered_and_cost() -> None:
     found = read(plan(), files([result(1), result(2, "errored")], [result(1), result(2)]))
     assert found.rows == [
-        RoutedRow("Question 1", 10, (True, True), (11, 110)),
-        RoutedRow("Question 2", 10, (False, True), (11, 110)),
+        RoutedRow("Question 1", 10, (True, True), (11, 110), (None, None)),
+        RoutedRow("Question 2", 10, (False, True), (11, 110), (None, None)),
     ]
     assert found.left_out == 0
 
@@ -164,6 +164,21 @@ def test_rows_that_do_not_match_are_left_out(
 def test_given_answers_have_no_text_to_choose_by() -> None:
     found = read(plan(GivenAnswers(RowsOfFile("file"))), files([result(1)], [result(1)]))
     assert (found.rows, found.left_out) == ([], 1)
+
+
+def test_how_sure_an_answer_is_comes_from_its_criterion_and_a_cascade_is_fitted_by_it() -> None:
+    def results(option: int) -> list[dict[str, Any]]:
+        return [
+            result(number, "passed" if option or number % 2 else "failed", tokens=5 + option)
+            | {"grades": [{"type": "string_check", "score": 1.0},
+                          {"type": "logprob", "score": -1.0 - (number + 1) % 2}]}
+            for number in range(1, 301)
+        ]  # fmt: skip
+
+    assert read(plan(), files(results(0), results(1))).rows[0].logprobs == (-1.0, -1.0)
+    task = msgspec.to_builtins(plan()) | {"is_cascade": True}
+    found = fit_of(task, files(results(0), results(1)))
+    assert (found["threshold"], found["packed"], found["gains"]) == (-1.0, "", True)
 
 
 def test_what_is_stored_of_a_fit_and_why_there_is_none() -> None:

@@ -23,6 +23,7 @@ from tenants.models import (
     AuditEntry,
     BaseModel,
     Eval,
+    EvalItem,
     EvalRun,
     Price,
     Route,
@@ -133,6 +134,26 @@ def test_a_route_that_gains_is_turned_on(route: Route, eval: Eval, ask: Api) -> 
     assert ask("DELETE", "routes/auto").status_code == 204
 
 
+def test_a_cascade_is_fitted_by_how_sure_answers_are(route: Route, eval: Eval, ask: Api) -> None:
+    body = {"name": "careful", "options": ["support", "base"], "method": "cascade", "margin": 0.05}
+    assert ask("POST", "routes", body).json()["method"] == "cascade"
+    results(eval, CLEAR)
+    refused = ask("POST", "routes/careful/fit", {"eval": eval.pk})
+    assert "has no criterion of the type logprob" in refused.json()["errors"][0]["message"]
+    Eval.objects.update(criteria=[*eval.criteria, {"type": "logprob", "name": "sure"}])
+    for item in (items := list(EvalItem.objects.all())):
+        result = msgspec.json.decode(item.body)
+        score = -0.1 if item.status == "passed" else -2.0
+        result["grades"].append({"name": "sure", "type": "logprob", "score": score})
+        item.body = msgspec.json.encode(result).decode()
+    EvalItem.objects.bulk_update(items, ["body"])
+    assert ask("POST", "routes/careful/fit", {"eval": eval.pk}).status_code == 202
+    work()
+    found = ask("GET", "routes/careful").json()
+    assert (found["is_on"], found["report"]["threshold"]) == (True, -0.1), found["reason"]
+    assert found["report"]["choice_ms"] == 0
+
+
 def test_a_useless_route_stays_off(route: Route, eval: Eval, ask: Api) -> None:
     results(eval, USELESS)
     jobs.fit_later(route, eval)
@@ -189,6 +210,20 @@ def test_a_fit_whose_worker_died_can_be_asked_for_again(route: Route, eval: Eval
     assert route.end_fit("in time") and Route.objects.get().reason == "in time"
 
 
+def test_a_fit_that_lost_its_job_is_queued_again(route: Route, eval: Eval) -> None:
+    results(eval, CLEAR)
+    jobs.fit_later(route, eval)
+    queued = ProcrastinateJob.objects.filter(task_name="fit_route")
+    jobs.tend_routes(0)
+    assert queued.count() == 1, "it is still queued"
+    queued.delete()
+    jobs.tend_routes(0)
+    work()
+    assert Route.objects.get().fit == 1
+    jobs.tend_routes(0)
+    assert queued.count() == 1, "it has ended"
+
+
 def test_what_a_fit_needs(route: Route, eval: Eval, ask: Api) -> None:
     def refused() -> str:
         answer = ask("POST", "routes/auto/fit", {"eval": eval.pk})
@@ -225,6 +260,11 @@ def test_what_a_fit_needs(route: Route, eval: Eval, ask: Api) -> None:
         ({"options": ["base"]}, "at least 2"),
         ({"options": ["base", *(f"support@{n}" for n in range(4))]}, "no more than 4"),
         ({"margin": 0.5}, "0.2"),
+        ({"method": "oracle"}, "not a valid choice"),
+        (
+            {"method": "cascade", "options": ["base", "support", "support@1"]},
+            "A cascade has 2 options, and not 3.",
+        ),
         ({"is_on": True}, "read-only"),
     ],
 )
