@@ -25,6 +25,20 @@ SCENARIOS = (
     RouteScenario("useless: and with 400 rows", (0.93, 0.93), (0.95, 0.95), 0.0, rows=400),
     RouteScenario("useless: both models are alike", (0.9, 0.9), (0.9, 0.9), 0.0),
     RouteScenario("useless: the large model is only dearer", (0.95, 0.8), (0.95, 0.8), 1.0),
+    replace(PLAIN, name="cascade: right answers are 3 deviations surer", told=0.0, sure=3.0),
+    replace(PLAIN, name="cascade: 2 deviations", told=0.0, sure=2.0),
+    replace(PLAIN, name="cascade, useless: right answers are no surer", told=0.0, sure=0.0),
+    RouteScenario(
+        "cascade, useless: and the small model is nearly as good",
+        (0.93, 0.93),
+        (0.95, 0.95),
+        0.0,
+        sure=0.0,
+    ),
+    RouteScenario(
+        "cascade, useless: and with 400 rows", (0.93, 0.93), (0.95, 0.95), 0.0, rows=400, sure=0.0
+    ),
+    RouteScenario("cascade, useless: both models are alike", (0.9, 0.9), (0.9, 0.9), 0.0, sure=0.0),
 )
 
 
@@ -32,11 +46,12 @@ def main() -> None:
     """Run all scenarios, and print a row for each."""
     parser = argparse.ArgumentParser(prog="python -m tests.labs.routes", description=__doc__)
     parser.add_argument("--runs", type=int, default=400, help="of each scenario (%(default)s)")
+    parser.add_argument("--only", default="", help="scenarios whose name begins with this")
     options = parser.parse_args()
     print("| questions | turned on | saves of the best model's cost | passes more (points) |")
     print("| --- | --- | --- | --- |")
     with ProcessPoolExecutor() as pool:
-        for scenario in SCENARIOS:
+        for scenario in (one for one in SCENARIOS if one.name.startswith(options.only)):
             found = list(pool.map(partial(run, scenario), range(options.runs), chunksize=4))
             print(_row(scenario, found), flush=True)
 

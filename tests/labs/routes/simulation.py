@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import accumulate, count, islice
 from random import Random
 from statistics import fmean
 
-from tenants.routes.fitting import RoutedRow, fit
+from inference.routes import is_sure
+from tenants.routes.cascading import fit_cascade
+from tenants.routes.fitting import RoutedRow, RouteReport, fit
 
 EASY = (
     "How do I reset my password", "What are your opening hours", "Where is my parcel",
@@ -43,6 +45,9 @@ class RouteScenario:
     told: float = 1.0
     times: float = 10.0
     rows: int = 1000
+    sure: float | None = None
+    """The route is a cascade; by how many standard deviations the small model's log-probabilities
+    are higher where its answer passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +64,36 @@ class RouteOutcome:
 def run(scenario: RouteScenario, seed: int, margin: float = 0.03) -> RouteOutcome:
     """Fit a route on generated rows, and use it for others."""
     drawn = questions(scenario, Random(f"{scenario.name} {seed}"))
-    found, report = fit(["small", "large"], list(islice(drawn, scenario.rows)), margin)
+    rows, fresh = list(islice(drawn, scenario.rows)), list(islice(drawn, FRESH))
+    report, chosen = (_chosen if scenario.sure is None else _cascaded)(rows, fresh, margin)
     is_on, _ = report.verdict(margin)
-    fresh = list(islice(drawn, FRESH))
-    places = [["small", "large"].index(one.model) for one in report.options]
-    chosen = [places[found.choose(row.text, row.length, range(2))] for row in fresh]
     pairs = list(zip(fresh, chosen, strict=True))
-    best = places[report.best]
-    cost = fmean(row.cost[at] for row, at in pairs) / fmean(row.cost[best] for row in fresh)
+    best = ["small", "large"].index(report.options[report.best].model)
+    costs = [row.cost if scenario.sure is None else [*accumulate(row.cost)] for row in fresh]
+    spent = fmean(cost[at] for cost, at in zip(costs, chosen, strict=True))
+    cost = spent / fmean(row.cost[best] for row in fresh)
     quality = fmean(row.passed[at] for row, at in pairs)
     share = chosen.count(0) / len(chosen)
     small, large = (fmean(row.passed[at] for row in fresh) for at in range(2))
     control = share * small + (1 - share) * large
     return RouteOutcome(is_on, 1 - cost, quality - (small, large)[best], quality - control)
+
+
+def _chosen(
+    rows: list[RoutedRow], fresh: list[RoutedRow], margin: float
+) -> tuple[RouteReport, list[int]]:
+    """What a classifier has answer the fresh rows."""
+    found, report = fit(["small", "large"], rows, margin)
+    places = [["small", "large"].index(one.model) for one in report.options]
+    return report, [places[found.choose(row.text, row.length, range(2))] for row in fresh]
+
+
+def _cascaded(
+    rows: list[RoutedRow], fresh: list[RoutedRow], margin: float
+) -> tuple[RouteReport, list[int]]:
+    """The same of a cascade, whose first option is the cheaper, small one."""
+    threshold, report = fit_cascade(["small", "large"], rows, margin)
+    return report, [0 if is_sure(row.logprobs[0], threshold) else 1 for row in fresh]
 
 
 def questions(scenario: RouteScenario, random: Random) -> Iterator[RoutedRow]:
@@ -83,4 +105,6 @@ def questions(scenario: RouteScenario, random: Random) -> Iterator[RoutedRow]:
         text = f"{', '.join(parts).format(*(random.randrange(10**5) for _ in parts))}? ({number})"
         passed = tuple(random.random() < model[hard] for model in (scenario.small, scenario.large))
         tokens = len(text) // 4 + random.randrange(40, 120)
-        yield RoutedRow(text, len(text), passed, (tokens, round(scenario.times * tokens)))
+        cost = tokens, round(scenario.times * tokens)
+        sure = random.gauss((scenario.sure or 0.0) * passed[0]) - 5.0
+        yield RoutedRow(text, len(text), passed, cost, (sure, None))
