@@ -13,6 +13,7 @@ Bytes, seconds, tokens and parameters are plain numbers; prices are in one curre
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -28,6 +29,7 @@ MAX_SIZE = 10_000_000
 """Of layers, widths and vocabularies."""
 HOUR_S = 3600.0
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=HOUR_S)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 
 
 class CannotSize(ValueError):
@@ -166,15 +168,16 @@ class Traffic:
 class EngineSpeed:
     """Seconds that the work of an engine takes, from measurements.
 
-    A step takes `step_s`, `sequence_s` for each sequence in it and `context_s` for each token that
-    these sequences hold. A prompt takes `prompt_s` for each token that is not cached, and a request
-    `request_s` on its way, during which the engine does other things.
+    `steps` has the time of a step for some numbers of sequences, without the `context_s` for each
+    token that these hold. A prompt takes `prompt_s` for each token that is not cached, of which a
+    step computes at most `prompt_tokens`, and a request `request_s` on its way, during which the
+    engine does other things.
     """
 
-    step_s: _Seconds
-    sequence_s: _Seconds
+    steps: Annotated[dict[_Count, _Seconds], msgspec.Meta(min_length=1, max_length=64)]
     context_s: _Seconds
     prompt_s: _Seconds
+    prompt_tokens: _Count
     request_s: _Seconds
 
     @classmethod
@@ -190,13 +193,25 @@ class EngineSpeed:
             raise CannotSize(
                 f"the measured speed is not from manage.py calibrate: {error}"
             ) from None
-        if not found.step(1, 0):
-            raise CannotSize("the measured speed must say that a step takes time")
+        if not all(found.steps.values()):
+            raise CannotSize("the measured speed must say that each step takes time")
         return found
 
     def step(self, sequences: float, held: float) -> float:
-        """The seconds of a step of sequences that hold so many tokens each."""
-        return self.step_s + sequences * (self.sequence_s + held * self.context_s)
+        """The seconds of a step of sequences that hold so many tokens each: between two measured
+        numbers, or beyond the last two, on the line through both."""
+        known = sorted(self.steps.items())
+        after = bisect([count for count, _ in known], sequences)
+        if after == 0 or len(known) == 1:
+            alone = known[0][1]
+        else:
+            (low, below), (high, above) = known[min(after, len(known) - 1) - 1 :][:2]
+            alone = below + max(0.0, above - below) / (high - low) * (sequences - low)
+        return alone + sequences * held * self.context_s
+
+    def chunks(self, tokens: float) -> float:
+        """The steps among which prompts of about so many tokens are divided, on average."""
+        return max(1.0, tokens / self.prompt_tokens + 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +267,10 @@ def plan(
         )
     held = traffic.prompt + traffic.output / 2  # of a sequence on average
     fresh = traffic.prompt * (1 - traffic.cached)
-    request_s = 0.0
+    request_s, chunks = 0.0, 1.0
     if speed:
         prefill, request_s = speed.prompt_s * fresh, speed.request_s
+        chunks = speed.chunks(fresh)
 
         def step(running: float) -> float:
             return speed.step(running, held)
@@ -269,12 +285,14 @@ def plan(
             moved = (read + running * held * kv + among) / bandwidth
             return max(moved, 2 * model.parameters * running / flops) + device.step_s
 
-    capacity = 1 / (prefill + traffic.output * step(sequences) / sequences)
+    steps = traffic.output + chunks - 1  # of a sequence: the last part of its prompt gives a token
+    capacity = 1 / (prefill + steps * step(sequences) / sequences)
     engines = max(1, math.ceil(traffic.requests_s / (capacity * traffic.load)))
     each = traffic.requests_s / engines
-    running = _running(step, each, prefill, traffic.output, sequences)
+    running = _running(step, each, prefill, steps, sequences)
     prompts = each * prefill  # the share of time that prompts take
     own_step = step(min(running + 1, sequences))  # of a sequence beside the others
+    tpot = own_step / (1 - prompts)
     tokens = traffic.requests_s * context
     return SizingPlan(
         weights=read,
@@ -286,9 +304,12 @@ def plan(
         prefill_s=prefill,
         capacity=capacity,
         engines=engines,
-        # The rest of the step under way, other prompts as in an M/M/1 queue, and its own step.
-        ttft_s=request_s + min(1.0, running) * own_step / 2 + prefill / (1 - prompts) + own_step,
-        tpot_s=own_step / (1 - prompts),
+        # A place among the sequences, the rest of the step under way, and its own steps, among
+        # which are other prompts.
+        ttft_s=request_s
+        + _wait(sequences, running) * steps * tpot
+        + ((min(1.0, running) / 2 + chunks) * own_step + prefill) / (1 - prompts),
+        tpot_s=tpot,
         tokens_s=capacity * traffic.output,
         resident=resident(traffic.adapters, traffic.zipf, traffic.slots),
         cost_million=engines * device.price / HOUR_S / tokens * MILLION if tokens else math.inf,
@@ -296,16 +317,26 @@ def plan(
 
 
 def _running(
-    step: Callable[[float], float], rate: float, prefill: float, output: float, most: int
+    step: Callable[[float], float], rate: float, prefill: float, steps: float, most: int
 ) -> float:
     """How many sequences run at this rate on average (J. Little, 1961). Each of them is one beside
     the others."""
     low, high = 0.0, float(most)
     for _ in range(40):
         middle = (low + high) / 2
-        asked = rate * output * step(min(middle + 1, most)) / (1 - rate * prefill)
+        asked = rate * steps * step(min(middle + 1, most)) / (1 - rate * prefill)
         low, high = (middle, high) if asked > middle else (low, middle)
     return high
+
+
+def _wait(servers: int, busy: float) -> float:
+    """How long one waits for a server on average, in mean times of a service, if so many are busy
+    on average: Erlang's C formula, for a Poisson process and exponential times."""
+    blocked = 1.0  # Erlang's B of so many servers
+    for count in range(1, servers + 1):
+        blocked = busy * blocked / (count + busy * blocked)
+    waits = blocked / (1 - busy / servers * (1 - blocked))
+    return waits / (servers - busy)
 
 
 # --- Adapters ------------------------------------------------------------------------------------
@@ -405,11 +436,12 @@ def _assumed(device: Device) -> list[tuple[str, str]]:
 
 
 def _measured(speed: EngineSpeed) -> list[tuple[str, str]]:
-    step, context = 1000 * speed.step(1, 0), 1e6 * speed.context_s
     return [
-        ("Measured: a step of one sequence", f"{step:.2f} ms"),
-        ("Measured: each further sequence", f"{1000 * speed.sequence_s:.3f} ms"),
-        ("Measured: 1,000 tokens that it holds", f"{context:.3f} ms"),
+        *(
+            (f"Measured: a step of {count:,} sequences", f"{1000 * taken:.2f} ms")
+            for count, taken in sorted(speed.steps.items())
+        ),
+        ("Measured: 1,000 tokens that one holds", f"{1e6 * speed.context_s:.3f} ms"),
         ("Measured: 1,000 tokens of prompts", f"{1e6 * speed.prompt_s:,.1f} ms"),
         ("Measured: a request on its way", f"{1000 * speed.request_s:.1f} ms"),
     ]

@@ -7,6 +7,7 @@ Nothing else may be sent to the engine meanwhile.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -28,15 +29,22 @@ PromptTime = tuple[int, float]
 """Tokens that were computed, and the seconds to the first token."""
 
 
-def fitted(steps: Sequence[StepTime], prompts: Sequence[PromptTime]) -> EngineSpeed:
-    """The speed with the smallest relative errors; of steps there must be at least three different
-    ones, of prompts two."""
+def fitted(
+    steps: Sequence[StepTime], prompts: Sequence[PromptTime], prompt_tokens: int
+) -> EngineSpeed:
+    """The speed with the smallest relative errors. There must be steps of a single sequence, and of
+    two lengths; and prompts of two lengths, of which a step computes `prompt_tokens` at most."""
+    counts = sorted({n for n, *_ in steps})
     taken = [s for *_, s in steps]
-    rows = [(1.0, n, n * held) for n, held, _ in steps]
-    step_s, sequence_s, context_s = _least_squares(rows, taken, taken)
-    speed = EngineSpeed(step_s, sequence_s, context_s, prompt_s=0.0, request_s=0.0)
+    rows = [(*(float(n == count) for count in counts), n * held) for n, held, _ in steps]
+    *by_count, context_s = _least_squares(rows, taken, taken)
+    speed = EngineSpeed(
+        dict(zip(counts, by_count, strict=True)), context_s, 0.0, prompt_tokens, 0.0
+    )
     taken = [s for _, s in prompts]
-    besides = [s - speed.step(1, tokens) for tokens, s in prompts]
+    besides = [
+        s - math.ceil(tokens / prompt_tokens) * speed.step(1, tokens) for tokens, s in prompts
+    ]
     request_s, prompt_s = _least_squares([(1.0, tokens) for tokens, _ in prompts], besides, taken)
     return replace(speed, prompt_s=prompt_s, request_s=request_s)
 
@@ -61,12 +69,14 @@ def _least_squares(
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Asks `callers` in turn for each of their models. `streams` are run at once at most, `longest`
-    is the tokens of the longest prompt, and each measurement is made `rounds` times."""
+    is the tokens of the longest prompt, a step computes `prompt_tokens` of one at most, and each
+    measurement is made `rounds` times."""
 
     endpoint: LoadEndpoint
     callers: Sequence[LoadCaller]
     streams: int
     longest: int
+    prompt_tokens: int
     rounds: int = 3
 
     async def measure(self, tell: Callable[[str], None]) -> EngineSpeed:
@@ -88,7 +98,7 @@ class Calibration:
             steps += repeated
             taken = median(s for *_, s in repeated)
             tell(f"{count} sequences of {held} tokens: {1000 * taken:.1f} ms for a step")
-        return fitted(steps, prompts)
+        return fitted(steps, prompts, self.prompt_tokens)
 
     @property
     def _lengths(self) -> list[int]:
@@ -96,7 +106,9 @@ class Calibration:
 
     @property
     def _counts(self) -> list[int]:
-        return sorted({1, max(1, self.streams // 4), max(1, self.streams // 2), self.streams})
+        """1, 2, 4 and so on."""
+        powers = (1 << exponent for exponent in range(self.streams.bit_length()))
+        return sorted({*powers, self.streams})
 
     async def _prompt(self, tokens: int, ids: Iterator[int]) -> PromptTime:
         (answered,) = await self._sent([next(ids)], tokens, 1)

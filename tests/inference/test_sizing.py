@@ -184,21 +184,29 @@ def test_a_plan_in_words() -> None:
     assert never[-1][1] == "never, with these prices" and len(never) == len(said) - 3
 
 
-SPEED = '{"step_s": 0.01, "sequence_s": 0, "context_s": 0, "prompt_s": 0, "request_s": 1}'
+SPEED = (
+    '{"steps": {"4": 0.02, "1": 0.01}, "context_s": 0, "prompt_s": 0, "prompt_tokens": 256, '
+    '"request_s": 1}'
+)
 
 
 def test_a_measured_speed_is_read() -> None:
-    assert EngineSpeed.read(SPEED).step(8, 100) == 0.01
+    found = EngineSpeed.read(SPEED)
+    taken = [found.step(count, 100) for count in (0.5, 1, 2.5, 4, 7)]
+    assert taken == pytest.approx([0.01, 0.01, 0.015, 0.02, 0.03])
+    assert replace(found, steps={4: 0.02}).step(8, 0) == 0.02
+    assert [found.chunks(tokens) for tokens in (10, 128, 512)] == [1, 1, 2.5]
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[]", "Expected `object`"),
-        ('{"step_s": 1}', "missing required field `sequence_s`"),
+        ('{"steps": {"1": 1}}', "missing required field `context_s`"),
+        (SPEED.replace("256", "0"), "Expected `int` >= 1"),
         (SPEED.replace("0.01", "-1"), "Expected `float` >= 0.0"),
         (SPEED.replace("0.01", "1e400"), "Number out of range"),
-        (SPEED.replace("0.01", "0"), "a step takes time"),
+        (SPEED.replace("0.01", "0"), "each step takes time"),
     ],
 )
 def test_what_is_no_speed_is_refused(text: str, said: str) -> None:

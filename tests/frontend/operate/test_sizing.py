@@ -52,7 +52,7 @@ def test_a_plan_of_what_is_filled_in(operator: Client) -> None:
     assert "7,615,616,512" in page(operator, config=json.dumps(QWEN))[1]
     assert "7,615,616,512" in page(operator, config=json.dumps({"text_config": QWEN}))[1]
     measured = page(operator, speed=SPEED)[1]
-    assert "Measured: each further sequence" in measured and "bandwidth reached" not in measured
+    assert "Measured: a step of 4 sequences" in measured and "bandwidth reached" not in measured
     assert "Cheaper than" not in page(operator, cloud_prompt="", cloud_output="")[1]
 
 

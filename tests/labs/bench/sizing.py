@@ -36,6 +36,8 @@ from tests.labs.bench.sides import lorikeet
 from tests.labs.bench.vllm import DTYPE, demo_on, tenants_with_adapters
 
 SEQUENCES, LONGEST = 16, 512
+PROMPT_TOKENS = 64
+"""Of a prompt in a step, as `EngineProfile.on_cpu` has it."""
 LENGTHS = PUBLIC["azure-conversation"].shrunk(8)
 SLOTS, ADAPTERS, RESIDENCY_RATE = 4, 8, 5.0
 CONCURRENCY, TIMEOUT_S = 10_000, 600.0
@@ -59,7 +61,9 @@ class _Sizing:
         endpoint = HTTPEndpoint(f"{self.url}/v1", named, text)
         async with aclosing(endpoint):
             await endpoint.measure(self.callers[0])
-            speed = await Calibration(endpoint, self.callers, SEQUENCES, LONGEST).measure(print)
+            speed = await Calibration(
+                endpoint, self.callers, SEQUENCES, LONGEST, PROMPT_TOKENS
+            ).measure(print)
             print(speed)
             at_once = self._drawn(1.0, SEQUENCES * self.scale.sizing_batches)
             at_once = [replace(one, at_s=0.0) for one in at_once]
