@@ -69,8 +69,7 @@ class _Sizing:
             at_once = [replace(one, at_s=0.0) for one in at_once]
             full = self._plan(speed, at_once, 1.0)
             found = await _sent(endpoint, at_once)
-            tokens_s = sum(one.output_tokens for one in found.outcomes) / found.wall_s
-            measured = {"tokens/s, full": (full.tokens_s, tokens_s)}
+            measured = {"tokens/s, full": (full.tokens_s, _full_tokens_s(found))}
             for share in (0.3, 0.6):
                 rate = share * full.capacity
                 spread = self._drawn(rate, int(rate * self.scale.sizing_s))
@@ -141,6 +140,16 @@ async def _sent(endpoint: HTTPEndpoint, planned: Sequence[PlannedRequest]) -> Lo
     if bad := [one for one in found.outcomes if one.code]:
         raise Failed(f"{len(bad)} of {len(planned)} requests were not answered: {bad[0].code}")
     return found
+
+
+def _full_tokens_s(found: LoadRun) -> float:
+    """Tokens a second until the last request has begun: until then the engine is full."""
+    until = max(one.first_s for one in found.outcomes)
+    tokens = sum(
+        one.output_tokens * min(1.0, (until - one.first_s) / max(1e-9, one.last_s - one.first_s))
+        for one in found.outcomes
+    )
+    return tokens / until
 
 
 async def _residency(scale: Scale, gateway: lorikeet.Gateway, engine: Child) -> list[Row]:
