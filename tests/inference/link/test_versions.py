@@ -27,11 +27,13 @@ OLDER = versions.Encoder(
     frames={wire.Waits: 2},
     fields={
         Account: {"given_s": 2, "trace_id": 2, "overflow": 2, "route": 2},
-        EngineStats: {"spare": 2, "drafted_tokens": 2, "accepted_tokens": 2, "wait_s": 2},
+        EngineStats: {
+            "spare": 2, "drafted_tokens": 2, "accepted_tokens": 2, "wait_s": 2, "asleep": 2,
+        },
         wire.Fault: {"retry_after_s": 2},
         wire.Stats: {"asks": 2},
     },
-)
+)  # fmt: skip
 """For peers of version 1, as if version 2 had added these."""
 
 
