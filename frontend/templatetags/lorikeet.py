@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
@@ -77,6 +77,14 @@ def with_reworded_labels(form: Form) -> Form:
         field.label = sentence_case(reworded(str(field.label)))
         field.field.widget.attrs.pop("placeholder", None)
     return form
+
+
+@register.filter
+def engine_state(engine: Mapping[str, Any]) -> str:
+    """What an engine that gateways report does, as a state."""
+    if engine["draining"]:
+        return "draining"
+    return "asleep" if engine["asleep"] else "active"
 
 
 STATES = {

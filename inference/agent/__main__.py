@@ -513,7 +513,6 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
     given |= settings_of(options, given["speculative_config"])
     if (dialect := options.upstream_dialect) and dialect not in BY_OPTION:
         raise BadProfile(f"upstream_dialect is {dialect!r}: it must be of {', '.join(BY_OPTION)}")
-    _check_sleep(options.sleep_after, given)
     if options.overflow and options.engine != "upstream":
         raise BadProfile("overflow needs --engine upstream: it is for servers of others")
     if options.overflow and options.upstream_adapters:
@@ -527,16 +526,19 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
         _check_adapters(options.upstream_adapters, options.upstream_slots)
         if slots := options.upstream_slots:
             given |= {"max_loras": slots, "max_cpu_loras": slots}
-        return EngineProfile.on_gpu(options.model, **given)  # nothing of it is this machine's
-    return EngineProfile.here(options.model, **given)
+        profile = EngineProfile.on_gpu(options.model, **given)  # nothing of it is this machine's
+    else:
+        profile = EngineProfile.here(options.model, **given)
+    _check_sleep(options.sleep_after, profile)
+    return profile
 
 
-def _check_sleep(after_s: float | None, given: dict[str, Any]) -> None:
+def _check_sleep(after_s: float | None, profile: EngineProfile) -> None:
     if after_s is None:
         return
     if after_s < 1:
         raise BadProfile(f"sleep_after is {after_s:g}: it must be at least 1")
-    if not (given["extra"] or {}).get(SLEEPS):
+    if not profile.sleeps:
         raise BadProfile(
             f"sleep_after is {after_s:g}: it needs {SLEEPS}, as --profile sleep has it"
         )

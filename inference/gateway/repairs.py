@@ -77,9 +77,10 @@ class Repairs:
 
     async def _again(self, exchange: InferenceExchange, call: Call) -> tuple[bytes, bool]:
         """Ask again; returns the answer, and whether it conforms. Raises InferenceError."""
+        first_id = exchange.id
         async with self._seconds.asked(exchange, call) as (body, stream):
             outcome = await _outcome_of(stream)
-        log.info("structure_repaired", request_id=exchange.id, outcome=outcome)
+        log.info("structure_repaired", request_id=exchange.id, of=first_id, outcome=outcome)
         return body, outcome is StructureOutcome.CONFORMED
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -114,11 +114,10 @@ async def run(scale: Scale) -> Report:
     options = ["--model", str(served.base), "--served-name", served.model_name, "--dtype", DTYPE]
     options += ["--max-num-seqs", str(SEQUENCES), "--max-model-len", "2048"]
     options += ["--max-loras", str(SLOTS), "--max-cpu-loras", str(SLOTS)]
-    async with AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(lorikeet.gateway())
-        engine = await stack.enter_async_context(
-            lorikeet.engine(gateway, "engine-sizing", *options)
-        )
+    async with (
+        lorikeet.gateway() as gateway,
+        lorikeet.engine(gateway, "engine-sizing", *options) as engine,
+    ):
         await lorikeet.until_served(gateway, scale.key, served.model_name)
         pairs = await tenants_with_adapters(served)
         callers = [LoadCaller(name, (name,), key) for name, key in pairs[:SLOTS]]
