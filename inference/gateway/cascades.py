@@ -59,6 +59,14 @@ class _SureAnswer(msgspec.Struct):
 _answers = msgspec.json.Decoder(_SureAnswer)
 
 
+class CascadeOptions(NamedTuple):
+    """The route of a cascade, and what its options resolve to."""
+
+    route: TrafficRoute
+    first: ResolvedTarget
+    second: ResolvedTarget
+
+
 class Cascade(NamedTuple):
     """The calls to both options; `shows` says whether the client asked for log-probabilities."""
 
@@ -76,14 +84,22 @@ class Cascades:
     ) -> None:
         self._dispatcher, self._directory, self._seconds = dispatcher, directory, seconds
 
+    async def options(self, grant: Grant, call: Call) -> CascadeOptions | None:
+        """What may answer the call, if its model is a cascade that may be used for it."""
+        if call.operation is not CHAT or call.stream or call.workload.choices > 1:
+            return None
+        route = await self._directory.cascade(grant, call.model)
+        if route is None:
+            return None
+        first, second = route.options
+        return None if first is None or second is None else CascadeOptions(route, first, second)
+
     @asynccontextmanager
-    async def begun(self, grant: Grant, call: Call) -> AsyncIterator[Cascade | None]:
-        """The cascade of a call, whose second body has its room during the block; None if it has
-        none. Takes the call's body if there is one."""
-        options = await self._options(grant, call)
-        if options is None:
-            yield None
-            return
+    async def begun(
+        self, grant: Grant, call: Call, options: CascadeOptions
+    ) -> AsyncIterator[Cascade | None]:
+        """The cascade of the call, whose second body has its room during the block; None if there
+        is no room. Takes the call's body if there is some."""
         route, first, second = options
         with self._dispatcher.structures.room.holding(grant.tenant_id, len(call.body)) as held:
             if not held:
@@ -97,18 +113,6 @@ class Cascades:
                 one.model, one.route = option.model, route.name
             assert route.sure_from is not None
             yield Cascade(asked, later, route.sure_from, shows)
-
-    async def _options(
-        self, grant: Grant, call: Call
-    ) -> tuple[TrafficRoute, ResolvedTarget, ResolvedTarget] | None:
-        """The call's route and both options of it, if it is a cascade that may be used."""
-        if call.operation is not CHAT or call.stream or call.workload.choices > 1:
-            return None
-        route = await self._directory.cascade(grant, call.model)
-        if route is None:
-            return None
-        first, second = route.options
-        return None if first is None or second is None else (route, first, second)
 
     async def write(self, exchange: InferenceExchange, cascade: Cascade, stream: Stream) -> None:
         """Write one JSON body, as `answer.write_whole`: that of the answer in the stream if it is

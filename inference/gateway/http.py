@@ -240,7 +240,10 @@ class OpenAIServer:
             asked.take_body()
         if recording is not None:
             return await self._answer_with(exchange, grant, call, recording)
-        async with self._cascades.begun(grant, call) as cascade:
+        options = await self._cascades.options(grant, call)
+        if options is None:
+            return await self._answer_with(exchange, grant, call)
+        async with self._cascades.begun(grant, call, options) as cascade:
             if cascade is not None:
                 exchange.call = call = cascade.first
             await self._answer_with(exchange, grant, call, cascade=cascade)
@@ -292,8 +295,10 @@ class OpenAIServer:
     async def _followed(self, exchange: InferenceExchange, call: Call) -> tuple[Grant, Call]:
         """The caller's current grant, and the call with the earlier items that it continues."""
         grant = await self._callers.identify(exchange)
-        exchange.call = call = await self.responses.followed(grant, call)
-        return await self._callers.identify(exchange), call
+        found = await self.responses.followed(grant, call)
+        if found is not call:
+            exchange.call, grant = found, await self._callers.identify(exchange)
+        return grant, found
 
     async def _write(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import structlog
@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 HEADER = b"structure-repair"
 ONCE, NEVER = b"once", b"never"
 REPAIRED, FAILED = (HEADER, b"repaired"), (HEADER, b"failed")
+NOT_REPAIRED = nullcontext()
 WAIT_S = 5.0
 """How long an answer waits for its check; then it is sent as it is."""
 
@@ -43,20 +44,22 @@ class Repairs:
     def __init__(self, dispatcher: Dispatcher, seconds: SecondAnswers) -> None:
         self._dispatcher, self._seconds = dispatcher, seconds
 
-    @contextmanager
     def copied(
         self, exchange: InferenceExchange, grant: Grant, call: Call
-    ) -> Iterator[Call | None]:
+    ) -> AbstractContextManager[Call | None]:
         """A copy of the call to ask with again, whose body has its room during the block; None if
         the answer is not to be repaired, or there is no room.
 
         Raises:
             InvalidRequest: the header is wrong.
         """
-        room = self._dispatcher.structures.room
         if not _is_wanted(exchange, grant) or call.stream or call.structure is None:
-            yield None
-            return
+            return NOT_REPAIRED
+        return self._copied(grant, call)
+
+    @contextmanager
+    def _copied(self, grant: Grant, call: Call) -> Iterator[Call | None]:
+        room = self._dispatcher.structures.room
         with room.holding(grant.tenant_id, len(call.body)) as held:
             yield copy.copy(call) if held else None
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from gateway.edge.bounds import EdgeBounds
-from gateway.edge.websocket import STRANGERS_BYTES, FrameBudget
+from gateway.edge.websocket import (
+    MAX_JOINED_BYTES,
+    STRANGERS_BYTES,
+    FrameBudget,
+    JoinedMessages,
+)
 from tests.edge.serving import SOON, Application, Client, Served, get, serving, status_of
 
 UPGRADE = (
@@ -168,3 +175,40 @@ def test_a_websocket_counts_as_a_connection_until_it_ends() -> None:
                 client.send(frame(0x8))
                 client.rest()
             served.until(lambda: not served.server.server_state.connections)
+
+
+class Written:
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+async def test_messages_of_one_iteration_are_one_write() -> None:
+    transport = Written()
+    joined = JoinedMessages(cast(Any, transport), asyncio.get_running_loop())
+    joined.write(b"a")
+    joined.write(b"b")
+    assert transport.writes == []
+    await asyncio.sleep(0)
+    assert transport.writes == [b"ab"]
+
+    joined.write(b"c")
+    joined.write(bytes(MAX_JOINED_BYTES))
+    assert transport.writes[1:] == [b"c" + bytes(MAX_JOINED_BYTES)]  # a slow reader is noticed now
+    joined.write(b"d")
+    joined.close()
+    assert (transport.writes[2:], transport.closed) == ([b"d"], True)
+    joined.write(b"e")
+    await asyncio.sleep(0)
+    assert transport.writes[3:] == []

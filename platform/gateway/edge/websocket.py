@@ -9,7 +9,7 @@ messages are accepted until the application has seen a ticket or a token and rai
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from uvicorn import Config
@@ -21,7 +21,7 @@ from websockets.http11 import Request
 
 from gateway.edge.bounds import EdgeBounds
 from gateway.edge.census import Slot
-from gateway.edge.http import answer_of, unsent_bytes
+from gateway.edge.http import Joined, answer_of, unsent_bytes
 from gateway.edge.timeouts import WriteTimeout
 from inference.errors import InvalidRequest
 from inference.gateway.sockets import TRUST
@@ -32,6 +32,8 @@ STRANGERS_BYTES = 8 << 10
 """The largest message of an unauthenticated client: a ticket has at most 4 KiB."""
 PIECE_BYTES = 1 << 10
 """The parser is fed at most this much at once: 170 of the smallest frames."""
+MAX_JOINED_BYTES = 64 << 10
+"""Messages of this size together are written at once, so that a slow client is noticed."""
 
 
 class FrameBudget:
@@ -50,6 +52,39 @@ class FrameBudget:
         earned = (now - self._at) * self.PER_S + size / self.FREE_BYTES
         self._left, self._at = min(self.BURST, self._left + earned) - frames, now
         return self._left >= 0
+
+
+class JoinedMessages(Joined):
+    """A transport that joins what is written to it in one iteration of the event loop. A gateway
+    sends an engine a message for each request, and ten of them may arrive in one iteration."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(transport)
+        self._loop = loop
+        self._bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Write it at the end of this iteration."""
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        super().write(data)
+        self._bytes += len(data)
+        if self._bytes >= MAX_JOINED_BYTES:
+            self.flush()
+
+    def close(self) -> None:
+        """Write what is joined, and close the transport."""
+        self.flush()
+        self.transport.close()
+
+    def flush(self) -> None:
+        """Write what is joined, unless the connection is lost."""
+        if not self.transport.is_closing():
+            super().flush()
+        self._parts, self._bytes = [], 0
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
@@ -72,6 +107,9 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._piece_bytes = 0
         self.conn.max_message_size = STRANGERS_BYTES
         self._timer = self.loop.call_later(bounds.tick_s, self._look)
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(cast(Any, JoinedMessages(transport, self.loop)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._slot.leave()
