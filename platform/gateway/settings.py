@@ -309,7 +309,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+AUTHENTICATION_BACKENDS = ["frontend.sign_in.backends.SessionUserBackend"]
 SESSION_ENGINE = "frontend.sign_in.sessions"
 MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"  # never the database
 CSRF_FAILURE_VIEW = "gateway.failures.csrf_failure"

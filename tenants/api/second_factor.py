@@ -25,7 +25,8 @@ def is_set_up(user: User, *, besides: int | None = None) -> bool:
 
 
 def is_missing(request: HttpRequest) -> bool:
-    """Whether its user signed in by a password alone. Queries the database once per request."""
+    """Whether its user signed in by a password alone. Queries the database once per request, if the
+    user was not loaded with the answer (`has_second_factor`)."""
     known: bool | None = getattr(request, "_lacks_second_factor", None)
     if known is None:
         known = _by_password_alone(request)
@@ -40,7 +41,8 @@ def _by_password_alone(request: HttpRequest) -> bool:
     records = get_authentication_records(request, user)
     if any(record.get("method") in ("socialaccount", "mfa") for record in records):
         return False
-    return not is_set_up(user)
+    known: bool | None = getattr(user, "has_second_factor", None)
+    return not (is_set_up(user) if known is None else known)
 
 
 def closes(request: HttpRequest, tenant: Tenant) -> bool:

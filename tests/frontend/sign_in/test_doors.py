@@ -7,6 +7,7 @@ import base64
 from typing import Any
 
 import pytest
+from allauth.account.auth_backends import AuthenticationBackend
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal import auth as totp
 from django.conf import settings as configured
@@ -16,6 +17,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from frontend.sign_in.backends import SessionUserBackend
 from tenants.models import Tenant, User
 from tests.environment import ROOT
 from tests.frontend.clients import client_of
@@ -139,10 +141,10 @@ def test_a_password_alone_opens_nothing_where_there_is_a_second_factor(
 
 def test_only_allauth_signs_users_in() -> None:
     """Users are signed in by allauth only, whose checks come first; Django's own backend is not
-    configured."""
-    assert configured.AUTHENTICATION_BACKENDS == [
-        "allauth.account.auth_backends.AuthenticationBackend"
-    ]
+    configured, and ours only loads the user of a session."""
+    assert configured.AUTHENTICATION_BACKENDS == ["frontend.sign_in.backends.SessionUserBackend"]
+    assert issubclass(SessionUserBackend, AuthenticationBackend)
+    assert {name for name in vars(SessionUserBackend) if not name.startswith("__")} == {"get_user"}
     ways = ("auth import login", "auth import authenticate", "perform_login", "force_login")
     sources = [
         file

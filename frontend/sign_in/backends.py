@@ -1,0 +1,20 @@
+"""Loads the user of a session."""
+
+from __future__ import annotations
+
+from allauth.account.auth_backends import AuthenticationBackend
+from allauth.mfa.models import Authenticator
+from django.db.models import Exists, OuterRef
+
+from tenants.api.second_factor import FACTORS
+from tenants.models import User
+
+
+class SessionUserBackend(AuthenticationBackend):  # type: ignore[misc]
+    """Loads users in one query with whether they have a second factor, which pages ask for."""
+
+    def get_user(self, user_id: int) -> User | None:
+        factors = Authenticator.objects.filter(user=OuterRef("pk"), type__in=FACTORS)
+        users = User.objects.annotate(has_second_factor=Exists(factors))
+        user = users.filter(pk=user_id).first()
+        return user if self.user_can_authenticate(user) else None
