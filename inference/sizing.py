@@ -169,9 +169,9 @@ class EngineSpeed:
     """Seconds that the work of an engine takes, from measurements.
 
     `steps` has the time of a step for some numbers of sequences, without the `context_s` for each
-    token that these hold. A prompt takes `prompt_s` for each token that is not cached, of which a
-    step computes at most `prompt_tokens`, and a request `request_s` on its way, during which the
-    engine does other things.
+    token that these hold. A prompt takes `prompt_s` for each token that is not cached, in steps of
+    other sequences too, of which each computes at most `prompt_tokens` of it. A request takes
+    `request_s` on its way, during which the engine does other things.
     """
 
     steps: Annotated[dict[_Count, _Seconds], msgspec.Meta(min_length=1, max_length=64)]
@@ -208,6 +208,10 @@ class EngineSpeed:
             (low, below), (high, above) = known[min(after, len(known) - 1) - 1 :][:2]
             alone = below + max(0.0, above - below) / (high - low) * (sequences - low)
         return alone + sequences * held * self.context_s
+
+    def parts(self, tokens: int) -> int:
+        """The steps among which a prompt of so many tokens is divided."""
+        return math.ceil(tokens / self.prompt_tokens)
 
     def chunks(self, tokens: float) -> float:
         """The steps among which prompts of about so many tokens are divided, on average."""
