@@ -133,7 +133,7 @@ def test_a_known_speed_is_found() -> None:
     assert told[-1].startswith("a prompt of 512 tokens beside 8 sequences: 3")
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6])
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.75])
 def test_plans_with_a_measured_speed_hold(load: float) -> None:
     """For traffic that the calibration has not seen: lengths of a public trace, at times of a
     Poisson process, and all at once."""
