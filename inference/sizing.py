@@ -209,7 +209,7 @@ class EngineSpeed:
             alone = below + max(0.0, above - below) / (high - low) * (sequences - low)
         return alone + sequences * held * self.context_s
 
-    def parts(self, tokens: int) -> int:
+    def parts(self, tokens: float) -> int:
         """The steps among which a prompt of so many tokens is divided."""
         return math.ceil(tokens / self.prompt_tokens)
 

@@ -28,7 +28,7 @@ BEGUN_TOKENS = 12
 TIMEOUT_S = 600.0
 StepTime = tuple[int, float, float]
 """Sequences, the tokens that each of them holds, and the seconds of their step."""
-PromptTime = tuple[int, int, float]
+PromptTime = tuple[int, float, float]
 """Sequences beside it, its tokens that were computed, and the seconds to the first token."""
 
 
@@ -75,6 +75,11 @@ def _least_squares(
     return [named.get(column, 0.0) for column in range(matrix.shape[1])]
 
 
+def _middle(repeated: Sequence[tuple[int, float, float]]) -> tuple[int, float, float]:
+    """The one with the median time: a machine that does other things makes some much longer."""
+    return sorted(repeated, key=lambda one: one[-1])[len(repeated) // 2]
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Asks `callers` in turn for each of their models. `streams` are run at once at most, `longest`
@@ -97,24 +102,19 @@ class Calibration:
         ids = itertools.count()
         steps = []
         for held, count in itertools.product(self._lengths, self._counts):
-            repeated = [await self._steps(count, held, ids) for _ in range(self.rounds)]
-            steps += repeated
-            taken = median(s for *_, s in repeated)
-            tell(f"{count} sequences of {held} tokens: {1000 * taken:.1f} ms for a step")
+            steps.append(_middle([await self._steps(count, held, ids) for _ in range(self.rounds)]))
+            tell(f"{count} sequences of {held} tokens: {1000 * steps[-1][-1]:.1f} ms for a step")
         speed = fitted_steps(steps, self.prompt_tokens)
         prompts = []
         half = self.streams // 2
         for beside, tokens in [(0, SHORT_TOKENS), *((half, tokens) for tokens in self._lengths)]:
-            found = [
+            repeated = [
                 await self._prompt(speed, beside, tokens, ids, of_step=number / self.rounds)
                 for number in range(self.rounds)
             ]
-            prompts += found
-            taken = median(s for *_, s in found)
-            tell(
-                f"a prompt of {tokens} tokens beside {beside} sequences: {1000 * taken:.1f} ms to "
-                "the first token"
-            )
+            prompts.append(_middle(repeated))
+            taken = f"{1000 * prompts[-1][-1]:.1f} ms to the first token"
+            tell(f"a prompt of {tokens} tokens beside {beside} sequences: {taken}")
         return fitted(speed, prompts)
 
     @property
