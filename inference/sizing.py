@@ -169,9 +169,9 @@ class EngineSpeed:
     """Seconds that the work of an engine takes, from measurements.
 
     `steps` has the time of a step for some numbers of sequences, without the `context_s` for each
-    token that these hold. A prompt takes `prompt_s` for each token that is not cached, of which a
-    step computes at most `prompt_tokens`, and a request `request_s` on its way, during which the
-    engine does other things.
+    token that these hold. A prompt takes `prompt_s` for each token that is not cached, in steps of
+    other sequences too, of which each computes at most `prompt_tokens` of it. A request takes
+    `request_s` on its way, during which the engine does other things.
     """
 
     steps: Annotated[dict[_Count, _Seconds], msgspec.Meta(min_length=1, max_length=64)]
@@ -208,6 +208,10 @@ class EngineSpeed:
             (low, below), (high, above) = known[min(after, len(known) - 1) - 1 :][:2]
             alone = below + max(0.0, above - below) / (high - low) * (sequences - low)
         return alone + sequences * held * self.context_s
+
+    def parts(self, tokens: float) -> int:
+        """The steps among which a prompt of so many tokens is divided."""
+        return math.ceil(tokens / self.prompt_tokens)
 
     def chunks(self, tokens: float) -> float:
         """The steps among which prompts of about so many tokens are divided, on average."""
@@ -265,34 +269,22 @@ def plan(
             f"adapters {traffic.slots * adapter / 1e9:.1f} GB, and one sequence of {context:.0f} "
             f"tokens {context * kv / 1e9:.2f} GB, of {device.memory / 1e9:.1f} GB"
         )
+    speed = speed or _estimated(model, device, traffic, sequences, weights=read, kv=kv)
     held = traffic.prompt + traffic.output / 2  # of a sequence on average
     fresh = traffic.prompt * (1 - traffic.cached)
-    request_s, chunks = 0.0, 1.0
-    if speed:
-        prefill, request_s = speed.prompt_s * fresh, speed.request_s
-        chunks = speed.chunks(fresh)
-
-        def step(running: float) -> float:
-            return speed.step(running, held)
-    else:
-        popularity = _popularity(traffic.adapters, traffic.zipf)
-        bandwidth = device.bandwidth * device.bandwidth_share
-        flops = device.flops * device.flops_share
-        prefill = 2 * model.parameters * fresh / flops
-
-        def step(running: float) -> float:
-            among = min(traffic.slots, _distinct(popularity, running)) * adapter
-            moved = (read + running * held * kv + among) / bandwidth
-            return max(moved, 2 * model.parameters * running / flops) + device.step_s
-
+    prefill, chunks = speed.prompt_s * fresh, speed.chunks(fresh)
     steps = traffic.output + chunks - 1  # of a sequence: the last part of its prompt gives a token
-    capacity = 1 / (prefill + steps * step(sequences) / sequences)
+
+    def life(running: int) -> float:
+        return running * prefill + steps * speed.step(running, held)
+
+    capacity = sequences / life(sequences)
     engines = max(1, math.ceil(traffic.requests_s / (capacity * traffic.load)))
     each = traffic.requests_s / engines
-    running = _running(step, each, prefill, steps, sequences)
-    prompts = each * prefill  # the share of time that prompts take
-    own_step = step(min(running + 1, sequences))  # of a sequence beside the others
-    tpot = own_step / (1 - prompts)
+    lived, wait = _queue(life, each, sequences)
+    running = each * lived  # J. Little, 1961
+    own_prompt = prefill / (1 - each * prefill)  # in its steps are parts of other prompts
+    tpot = (lived - own_prompt) / steps
     tokens = traffic.requests_s * context
     return SizingPlan(
         weights=read,
@@ -300,15 +292,12 @@ def plan(
         adapter=adapter,
         sequences=sequences,
         running=running,
-        step_s=step(sequences),
+        step_s=speed.step(sequences, held),
         prefill_s=prefill,
         capacity=capacity,
         engines=engines,
-        # A place among the sequences, the rest of the step under way, and its own steps, among
-        # which are other prompts.
-        ttft_s=request_s
-        + _wait(sequences, running) * steps * tpot
-        + ((min(1.0, running) / 2 + chunks) * own_step + prefill) / (1 - prompts),
+        # A place among the sequences, the rest of the step under way, and its own steps.
+        ttft_s=speed.request_s + wait + (min(1.0, running) / 2 + chunks) * tpot + own_prompt,
         tpot_s=tpot,
         tokens_s=capacity * traffic.output,
         resident=resident(traffic.adapters, traffic.zipf, traffic.slots),
@@ -316,27 +305,49 @@ def plan(
     )
 
 
-def _running(
-    step: Callable[[float], float], rate: float, prefill: float, steps: float, most: int
-) -> float:
-    """How many sequences run at this rate on average (J. Little, 1961). Each of them is one beside
-    the others."""
-    low, high = 0.0, float(most)
-    for _ in range(40):
-        middle = (low + high) / 2
-        asked = rate * steps * step(min(middle + 1, most)) / (1 - rate * prefill)
-        low, high = (middle, high) if asked > middle else (low, middle)
-    return high
+def _estimated(
+    model: ModelSize,
+    device: Device,
+    traffic: Traffic,
+    sequences: int,
+    *,
+    weights: float,
+    kv: float,
+) -> EngineSpeed:
+    """The speed by the data sheet, up to so many sequences of this traffic; `weights` and the `kv`
+    of a token are in bytes."""
+    popularity = _popularity(traffic.adapters, traffic.zipf)
+    adapter = model.adapter(traffic.rank, "bfloat16")
+    held = traffic.prompt + traffic.output / 2
+    bandwidth = device.bandwidth * device.bandwidth_share
+    token_s = 2 * model.parameters / (device.flops * device.flops_share)
+
+    def step(running: int) -> float:
+        among = min(traffic.slots, _distinct(popularity, running)) * adapter
+        moved = (weights + running * held * kv + among) / bandwidth
+        return max(moved, running * token_s) + device.step_s
+
+    powers = {1 << exponent for exponent in range(sequences.bit_length())}
+    steps = {count: step(count) for count in powers | {sequences}}
+    return EngineSpeed(steps, 0.0, token_s, MAX_SIZE, 0.0)
 
 
-def _wait(servers: int, busy: float) -> float:
-    """How long one waits for a server on average, in mean times of a service, if so many are busy
-    on average: Erlang's C formula, for a Poisson process and exponential times."""
-    blocked = 1.0  # Erlang's B of so many servers
-    for count in range(1, servers + 1):
-        blocked = busy * blocked / (count + busy * blocked)
-    waits = blocked / (1 - busy / servers * (1 - blocked))
-    return waits / (servers - busy)
+def _queue(life: Callable[[int], float], rate: float, most: int) -> tuple[float, float]:
+    """How long a request is among the sequences, of which there are `most` at once, and how long it
+    waits for a place before, on average. `life` is the former by how many always run.
+
+    A birth-death process (L. Kleinrock, Queueing Systems, 1975): requests arrive at random, and of
+    n sequences one ends every life(n) / n.
+    """
+    found, lived = 1.0, 0.0  # the share of arrivals that find n others, of those that find no more
+    for n in range(1, most + 1):
+        more = found * rate * life(n) / n
+        lived = (lived + found * life(n)) / (1 + more)
+        found = more / (1 + more)
+    full_s = life(most)
+    waiting = found / (1 - rate * full_s / most)  # those that find all places taken
+    every = 1 - found + waiting
+    return (lived + waiting * full_s) / every, waiting / every / (most / full_s - rate)
 
 
 # --- Adapters ------------------------------------------------------------------------------------

@@ -184,6 +184,16 @@ def test_a_plan_in_words() -> None:
     assert never[-1][1] == "never, with these prices" and len(never) == len(said) - 3
 
 
+@pytest.mark.parametrize(("places", "rate", "wait_s"), [(1, 0.5, 1.0), (2, 1.0, 1 / 3)])
+def test_requests_wait_for_a_place_as_erlang_says(places: int, rate: float, wait_s: float) -> None:
+    """Of engines on which an answer takes a second beside any others."""
+    speed = EngineSpeed({1: 0.1}, context_s=0, prompt_s=0, prompt_tokens=256, request_s=0)
+    traffic = Traffic(requests_s=rate, prompt=1, output=10, load=0.9)
+    found = plan(MODELS["SmolLM2 135M"], H100, traffic, "int8", "int8", places, speed)
+    assert (found.engines, found.running, found.tpot_s) == pytest.approx((1, rate, 0.1))
+    assert found.ttft_s == pytest.approx(wait_s + rate / 2 * 0.1 + 0.1)
+
+
 SPEED = (
     '{"steps": {"4": 0.02, "1": 0.01}, "context_s": 0, "prompt_s": 0, "prompt_tokens": 256, '
     '"request_s": 1}'

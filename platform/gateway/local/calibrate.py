@@ -73,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--sequences", type=number(4, 4096, int), default=64, help="at once, at most")
     add("--prompt", type=number(4 * SHORT_TOKENS, 1_000_000, int), default=1024,
         help="tokens of the longest prompt")  # fmt: skip
-    add("--prompt-tokens", type=number(1, 1_000_000, int), default=2048,
-        help="of a prompt in one step, at most: vLLM's --max-num-batched-tokens, or what "
-        "--long-prefill-token-threshold says")  # fmt: skip
+    add("--prompt-tokens", type=number(SHORT_TOKENS, 1_000_000, int), default=2048,
+        help="of a prompt in one step beside others, at most: vLLM's --max-num-batched-tokens, or "
+        "what --long-prefill-token-threshold says")  # fmt: skip
     add("--rounds", type=number(1, 100, int), default=3, help="of each measurement")
     add("--out", type=Path, default=var_folder() / "speed.json", metavar="FILE")
     return parser
