@@ -94,6 +94,7 @@ def swift_deploy(scratch: Path, model: Path, adapters: Mapping[str, Path]) -> It
     command = [str(MS_SWIFT), "-m", "swift.cli.deploy", "--model", str(model)]
     command += ["--model_type", "llama", "--template", "dummy", "--infer_backend", "transformers"]
     command += ["--served_model_name", "theirs", "--verbose", "false", "--log_interval", "-1"]
+    command += ["--max_model_len", CONTEXT, "--max_length", CONTEXT]
     if adapters:
         command += ["--adapters", *(f"{name}={folder}" for name, folder in adapters.items())]
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

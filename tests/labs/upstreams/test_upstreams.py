@@ -103,7 +103,11 @@ async def test_a_chat_is_what_the_server_says(engine: UpstreamEngine, sdk: OpenA
     for meter in (whole.meter, streamed.meter):
         if engine.info.engine_version != PYTHON:  # which does not say it of a stream
             assert meter.prompt_tokens == direct.usage.prompt_tokens
-        assert meter.completion_tokens == direct.usage.completion_tokens
+        ending = meter.completion_tokens - direct.usage.completion_tokens
+        if engine.info.engine_version == SWIFT:  # its streams count the token that ends an answer
+            assert ending == (direct.choices[0].finish_reason == "stop")
+        else:
+            assert ending == 0
 
 
 async def test_the_server_is_recognised(
@@ -141,7 +145,7 @@ async def test_a_named_tool_is_called(engine: UpstreamEngine, stream: bool) -> N
         "temperature": 0,
     }
     if engine.info.engine_version == SWIFT:  # its calls are in the text as well, and nothing binds
-        with pytest.raises(InvalidRequest, match="`tool.*not supported"):
+        with pytest.raises(InvalidRequest, match=r"`tool.*not supported"):
             await ask(engine, **asked, stream=stream)
         return
     answer, told = await ask(engine, **asked, stream=stream)
