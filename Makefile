@@ -136,8 +136,13 @@ keeper: .venv/.ready-dev ## a day of somebody who keeps an installation: from th
 newcomer: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## a first day in a clean clone, timed: up, adapters, a push, two coding agents, a model of one's own
 	$(PY) -m tests.labs.newcomer
 
-upstreams: .venv-clients/llama-cpp/.ready .venv-clients/llama-server/.ready ## upstream engines beside the real servers: `vllm serve`, llama.cpp and llama-cpp-python (both built from source, for a quarter of an hour)
+upstreams: .venv-clients/llama-cpp/.ready .venv-clients/llama-server/.ready .venv-clients/ms-swift/.ready ## upstream engines beside the real servers: `vllm serve`, ms-swift, llama.cpp and llama-cpp-python (both built from source, for a quarter of an hour)
 	$(PY) -m pytest -rs --timeout 0 tests/labs/upstreams
+
+# With torch's CPU build, as `.venv`.
+.venv-clients/ms-swift/.ready: requirements/ms-swift.txt .venv/.ready-dev
+	$(PY) tools/install.py --venv $(@D) --lock $<
+	@touch $@
 
 # llama.cpp's own server, and its converters, from the source package of llama-cpp-python, which has
 # all of llama.cpp. Without the server's page, which would be fetched.
@@ -205,6 +210,7 @@ lock: .venv/.ready-dev ## regenerate requirements/*.txt (ARGS=--upgrade for newe
 		$(COMPILE) $(ARGS) tests/labs/clients/frameworks/$$name.in -o requirements/$$name.txt || exit; done
 	$(COMPILE) $(ARGS) tests/labs/upstreams/llama-cpp.in -o requirements/llama-cpp.txt
 	$(COMPILE) $(ARGS) tests/labs/upstreams/llama-server.in -o requirements/llama-server.txt
+	$(if $(FOUND),$(COMPILE) $(ARGS) tests/labs/upstreams/ms-swift.in $(SOURCES) $(NOT_WANTED) --no-emit-package triton -o requirements/ms-swift.txt)
 	$(COMPILE) $(ARGS) --no-deps tests/labs/nixl/nixl.in -o requirements/nixl.txt
 	$(COMPILE) $(ARGS) tests/labs/bench/sides/litellm.in -o requirements/litellm.txt
 

@@ -3,6 +3,7 @@
 
     python3 tools/install.py            # Lorikeet's own requirements
     python3 tools/install.py --dev      # and those of its tests and linters
+    python3 tools/install.py --venv FOLDER --lock FILE    # another program's, by its own lock
 
 Does nothing when the environment already holds exactly this lock. With an NVIDIA GPU (or
 LORIKEET_DEVICE=gpu) the CUDA build of vLLM is installed, otherwise the CPU build.
@@ -43,10 +44,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--dev", action="store_true", help="also install test and lint tools")
     options.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    options.add_argument("--lock", type=Path, help="install this lock and no other")
     arguments = options.parse_args()
     if "{}.{}".format(*sys.version_info) != LOCKED:
         python = find_python(arguments.venv.with_name(".venv-python"))
         os.execv(python, [python, __file__, *sys.argv[1:]])
+    if arguments.lock:
+        install(arguments.venv, [arguments.lock.resolve()])
+        return
     device = os.environ.get("LORIKEET_DEVICE") or ("gpu" if has_gpu() else "cpu")
     locks = [ROOT / "requirements" / f"{device}.txt"]
     locks += [ROOT / "requirements" / "dev.txt"] if arguments.dev else []

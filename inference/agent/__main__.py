@@ -35,6 +35,7 @@ from inference.agent.engines.sleeping import Sleeper, SleepingEngine
 from inference.agent.engines.upstream.connection import KeyFile
 from inference.agent.engines.upstream.dialects import BY_OPTION
 from inference.agent.engines.upstream.engine import UpstreamEngine
+from inference.agent.engines.upstream.started import LISTED
 from inference.agent.failures import EngineFailures
 from inference.agent.jobs.kept_answers import KEPT_BYTES
 from inference.agent.journal import shared
@@ -476,7 +477,8 @@ def _add_upstream(add: Callable[..., Any]) -> None:
         help=(
             "serve adapters by a server that loads them while it runs (vLLM, SGLang; FOLDER is "
             "where it finds the files of --cache-dir), or by one that was started with "
-            "FOLDER/DIGEST.gguf (llama.cpp) (LORIKEET_UPSTREAM_ADAPTERS)"
+            "FOLDER/DIGEST.gguf (llama.cpp), or with lorikeet-DIGEST=... (ms-swift; FOLDER is "
+            "`listed`) (LORIKEET_UPSTREAM_ADAPTERS)"
         ),
     )
     add(
@@ -550,8 +552,10 @@ def _check_adapters(folder: str, slots: int) -> None:
     Raises:
         BadProfile: a value is not allowed.
     """
-    if folder and not folder.startswith("/"):
-        raise BadProfile(f"upstream_adapters is {folder!r}: it must be a folder's whole path")
+    if folder and folder != str(LISTED) and not folder.startswith("/"):
+        raise BadProfile(
+            f"upstream_adapters is {folder!r}: it must be a folder's whole path, or {LISTED}"
+        )
     if bool(folder) != bool(slots) or slots < 0:
         least = "at least 1 with" if folder else "0 without"
         raise BadProfile(f"upstream_slots is {slots}: it must be {least} --upstream-adapters")

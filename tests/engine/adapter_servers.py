@@ -214,6 +214,40 @@ class LlamaServer(AdapterServer):
         return json.dumps({"choices": [{"text": "x", "logprobs": {"content": content}}]})
 
 
+class SwiftServer(AdapterServer):
+    """ms-swift, started with the adapters in `loaded`, by name."""
+
+    owner = "swift"
+    enabled = False
+
+    def answer(self, path: str, body: dict[str, Any]) -> str:
+        if path == "/v1/models":
+            return json.dumps({"object": "list", "data": self.listed()})
+        return super().answer(path, body)
+
+    def listed(self) -> Any:
+        return [{"id": name, "object": "model", "owned_by": "swift"} for name in self.names()]
+
+    def names(self) -> list[str]:
+        return [BASE, *self.loaded]
+
+    def named(self, body: dict[str, Any]) -> str:
+        if (name := str(body["model"])) not in self.names():
+            message = f"`{name}` is not in the model_list: `{self.names()}`."
+            raise Refused(400, {"message": message, "object": "error"})
+        return "" if name == BASE else name
+
+    def generated(self, body: dict[str, Any], name: str, *, chat: bool) -> str:
+        if "logprobs" in body and not body.get("stream"):
+            return self.scored(body, 3 if name else 4, -2.0 if name else -1.0)
+        return super().generated(body, name, chat=chat)
+
+    def scored(self, body: dict[str, Any], prompt: int, value: float) -> str:
+        """An answer ends where it ends."""
+        content = [{"token": "x", "logprob": value}] * prompt
+        return json.dumps({"choices": [{"text": "x", "logprobs": {"content": content}}]})
+
+
 @asynccontextmanager
 async def listening(server: S) -> AsyncIterator[S]:
     """The server on a port of this machine."""

@@ -44,8 +44,9 @@ async def started(
     (model := folder / "model").mkdir(exist_ok=True)
     (model / "config.json").write_text(json.dumps(SHAPE))
     profile = EngineProfile.on_gpu(
-        str(model), served_name="ours", max_loras=slots, max_cpu_loras=slots, max_lora_rank=8
-    )
+        str(model), served_name="ours", max_loras=slots, max_cpu_loras=slots, max_lora_rank=8,
+        max_model_len=512,
+    )  # fmt: skip
     given = {"adapters": PurePosixPath(folder)} | options
     engine = await UpstreamEngine.start(profile, server.url, "key", **given)
     yield engine
@@ -264,7 +265,7 @@ async def test_it_does_not_start_where_adapters_can_not_be_loaded(
         async with started(server, tmp_path):
             pass
     with pytest.raises(
-        EngineNotStarted, match=r"adapters of Ollama can't.*for vLLM, SGLang and llama"
+        EngineNotStarted, match=r"adapters of Ollama can't.*for vLLM, SGLang, llama.cpp and"
     ):
         async with started(server, tmp_path, dialect="ollama"):
             pass
@@ -295,7 +296,10 @@ async def test_the_fakes_refuse_what_servers_refuse(server: AdapterServer) -> No
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (["--upstream-adapters", "here"], "upstream_adapters is 'here': it must be a folder's"),
+        (
+            ["--upstream-adapters", "here"],
+            "upstream_adapters is 'here': it must be a folder's whole path, or listed",
+        ),
         (["--upstream-adapters", "/a"], "upstream_slots is 0: it must be at least 1 with"),
         (["--upstream-adapters", "/a", "--upstream-slots", "-1"], "upstream_slots is -1"),
         (["--upstream-slots", "3"], "upstream_slots is 3: it must be 0 without"),

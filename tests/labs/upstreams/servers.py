@@ -1,4 +1,5 @@
-"""Real servers of others: `vllm serve`, and by `make upstreams` llama.cpp and llama-cpp-python."""
+"""Real servers of others: `vllm serve`, and by `make upstreams` ms-swift, llama.cpp and
+llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from tests.labs.endpoint.sides import stop, wait
 from tests.stack.running import ROOT, free_ports
 
 LLAMA_CPP = ROOT / ".venv-clients" / "llama-cpp" / "bin" / "python"
+MS_SWIFT = ROOT / ".venv-clients" / "ms-swift" / "bin" / "python"
 LLAMA_SERVER = ROOT / ".venv-clients" / "llama-server"
 """llama.cpp's sources in `source`, with its converters, and what is built of them in `build`."""
 CONTEXT = "2048"
@@ -75,6 +77,28 @@ def llama_server(scratch: Path, *more: str, model: Path | None = None) -> Iterat
         str(base.TEMPLATE),
     ]  # with tools, unlike that of the package
     with _running(command, scratch / "llama-server.log") as url:
+        yield url
+
+
+@contextmanager
+def ms_swift(scratch: Path) -> Iterator[str]:
+    """SmolLM2 on `swift deploy`."""
+    base.make(model := scratch / "model")
+    with swift_deploy(scratch, model, {}) as url:
+        yield url
+
+
+@contextmanager
+def swift_deploy(scratch: Path, model: Path, adapters: Mapping[str, Path]) -> Iterator[str]:
+    """The model with these adapters, by name. `dummy` is its own chat template."""
+    command = [str(MS_SWIFT), "-m", "swift.cli.deploy", "--model", str(model)]
+    command += ["--model_type", "llama", "--template", "dummy", "--infer_backend", "transformers"]
+    command += ["--served_model_name", "theirs", "--verbose", "false", "--log_interval", "-1"]
+    command += ["--max_model_len", CONTEXT, "--max_length", CONTEXT]
+    if adapters:
+        command += ["--adapters", *(f"{name}={folder}" for name, folder in adapters.items())]
+    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with _running(command, scratch / "ms-swift.log", environment) as url:
         yield url
 
 

@@ -39,12 +39,10 @@ OTHER = "Count from one to nine. " * 6
 
 
 @dataclass(frozen=True)
-class Converted:
-    """The demo's model, and `SERVED` in files named by their digests."""
+class Expected:
+    """What transformers and PEFT answer."""
 
     model: Path
-    gguf: Path
-    adapters: Path
 
     def prompt(self, question: str) -> tuple[int, ...]:
         from transformers import AutoTokenizer
@@ -55,13 +53,21 @@ class Converted:
         return tuple(told)
 
     def check(self, said: str, name: str | None, question: str = QUESTION) -> None:
-        """It is what transformers and PEFT answer, who go on after an answer's end."""
+        """It is what they answer, who go on after an answer's end."""
         assert len(said) > 20
         assert self.expected(name, question).startswith(said), (name, question)
 
     def expected(self, name: str | None, question: str = QUESTION) -> str:
         adapter = None if name is None else SOURCES / name
         return reference(self.model, adapter, self.prompt(question))[0]
+
+
+@dataclass(frozen=True)
+class Converted(Expected):
+    """The demo's model, and `SERVED` in files named by their digests."""
+
+    gguf: Path
+    adapters: Path
 
 
 def local(name: str, number: int = 1) -> LocalAdapter:

@@ -34,6 +34,7 @@ NOBODY = f"{PREFIX}none"
 LOADED_ALREADY = re.compile(r"already (?:been loaded|loaded|exists)")
 """How vLLM and SGLang refuse to load a name again."""
 NAME = re.compile(rf"{PREFIX}[0-9a-f]+")
+NAMES = re.compile(NAME.pattern.encode())
 MAX_REASON = 300
 """Characters of a server's message in an error."""
 
@@ -159,3 +160,8 @@ def name_of(adapter: LocalAdapter) -> str:
 def is_missing(adapter: LocalAdapter, refusal: bytes) -> bool:
     """Whether the server refused a request because it does not have the adapter."""
     return name_of(adapter).encode() in refusal
+
+
+def without_names(refusal: bytes) -> bytes:
+    """A refusal that does not name the adapters of others: ms-swift lists all of its own."""
+    return NAMES.sub(b"<adapter>", refusal)

@@ -102,6 +102,9 @@ class Dialect:
     renamed: Mapping[str, str] = field(default_factory=dict)
     limit_of_chats: str = "max_tokens"
     """Its name for the bound of a chat's output."""
+    least_temperature: float = 0
+    """Below it the likeliest token is asked for: the server would fail on a number that is not
+    finite."""
     schemas: bool = False
     """Whether it constrains an answer to a JSON schema."""
     named_tools: bool = True
@@ -114,9 +117,13 @@ class Dialect:
     """Whether reasoning comes in the content, each piece as `<reasoning>...</reasoning>`."""
     adapters: AdapterDialect | None = None
     """None: it loads none while it runs."""
-    started_adapters: bool = False
-    """Whether it says which adapters it was started with, and takes one by its place among them
-    (`started`)."""
+    file_adapters: bool = False
+    """Whether it says with which files of adapters it was started, and takes one by its place among
+    them (`started`)."""
+    listed_adapters: bool = False
+    """Whether the adapters that it was started with are models in its list (`started`)."""
+    finishes: bool = False
+    """Whether it goes on with an answer whose reader has left."""
 
     @property
     def option(self) -> str:
@@ -132,6 +139,8 @@ class Dialect:
         kept = dict(fields)
         if kept.get("top_k") == 1 and "top_k" not in self.fields:  # the likeliest token alone
             del kept["top_k"]
+            kept["temperature"] = 0
+        if (asked := kept.get("temperature")) is not None and asked < self.least_temperature:
             kept["temperature"] = 0
         for name in fields.keys() - self.fields:
             if name in kept and not _without_effect(name, kept.pop(name)):
@@ -211,10 +220,14 @@ DIALECTS = (
                 "", "lora_path", "--enable-lora, --max-lora-rank and --lora-target-modules")),
     Dialect("llama.cpp", "llamacpp", STANDARD - {"suffix", "reasoning_effort"} | LOCAL,
             renamed={"repetition_penalty": "repeat_penalty"}, schemas=True, named_tools=False,
-            started_adapters=True),
+            file_adapters=True),
     Dialect("llama-cpp-python", "me", STANDARD - {"n", "reasoning_effort", "parallel_tool_calls"}
             | {"min_p", "top_k", "repetition_penalty"},
             renamed={"repetition_penalty": "repeat_penalty"}),
+    Dialect("ms-swift", "swift", frozenset({
+                "logprobs", "max_completion_tokens", "max_tokens", "messages", "stream",
+                "temperature", "top_k", "top_logprobs", "top_p"}),
+            least_temperature=0.01, listed_adapters=True, finishes=True),
     Dialect("Ollama", "library", SIMPLE, schemas=True),
     OTHER,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import PurePosixPath
 from typing import Any, Self
 from uuid import uuid4
@@ -41,9 +41,10 @@ from inference.agent.engines.probing import (
     largest_difference,
 )
 from inference.agent.engines.profile import POOLING, EngineProfile
-from inference.agent.engines.upstream.adapters import UpstreamAdapters, is_missing
+from inference.agent.engines.upstream.adapters import UpstreamAdapters, is_missing, without_names
 from inference.agent.engines.upstream.connection import KeyFile, beginning, client_of
 from inference.agent.engines.upstream.dialects import BY_OPTION, DIALECTS, Dialect, dialect_of
+from inference.agent.engines.upstream.finishing import Finishing
 from inference.agent.engines.upstream.model import card_of, info_of, listed_models, with_adapters
 from inference.agent.engines.upstream.reading import (
     CHARS_PER_TOKEN,
@@ -57,7 +58,12 @@ from inference.agent.engines.upstream.reading import (
     scored_prompt,
     vectors_of,
 )
-from inference.agent.engines.upstream.started import StartedAdapters
+from inference.agent.engines.upstream.started import (
+    LISTED,
+    FileAdapters,
+    ListedAdapters,
+    StartedAdapters,
+)
 from inference.errors import AdapterLoadFailed, EngineFailed, InvalidRequest
 from inference.link.engine_info import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
@@ -99,11 +105,14 @@ class UpstreamEngine:
         model: str,
         dialect: Dialect,
         adapters: ServerAdapters | None,
+        running: int,
     ) -> None:
-        """`model` is the server's own name of the model."""
+        """`model` is the server's own name of the model, `running` how many requests it gets at
+        once."""
         self.info, self.alive = info, True
         self._client, self._model, self._dialect = client, model, dialect
         self._adapters = adapters
+        self._finishing = Finishing(running) if dialect.finishes else None
         self._running = 0
         self._totals = Meter()
 
@@ -140,7 +149,7 @@ class UpstreamEngine:
                 await loading.take_over(str(card["id"]), [str(one["id"]) for one in listed])
                 info = await with_adapters(info, profile, loading.only)
             info = msgspec.structs.replace(info, overflow=overflow)
-            return cls(client, info, str(card["id"]), spoken, loading)
+            return cls(client, info, str(card["id"]), spoken, loading, profile.running)
         except BaseException as error:
             await client.aclose()
             if isinstance(error, EngineFailed):
@@ -160,12 +169,12 @@ class UpstreamEngine:
         self, adapter: LocalAdapter, rows: Sequence[list[int]] = ()
     ) -> EngineProbeReport:
         """As the contract says. The prompts are compared as plain texts, and the first one is asked
-        as a chat. llama.cpp scores no prompts: there the answers to them are compared."""
+        as a chat. llama.cpp and ms-swift score no prompts: there the answers are compared."""
         loaded = await self.load(adapter)
         base = [await self._scored(prompt, None) for prompt in PROBE_PROMPTS]
         adapted = [await self._adapted(prompt, adapter) for prompt in PROBE_PROMPTS]
         pairs = list(zip(base, adapted, strict=True))
-        compared = [largest_difference(one.values, other.values) for one, other in pairs]
+        compared = [_difference(*pair) for pair in pairs]
         finite = all_finite(compared)
         known = finite and all(one.ids for one in base)
         return EngineProbeReport(
@@ -182,7 +191,7 @@ class UpstreamEngine:
                     (await self._scored(ids, None)).values,
                     (await self._adapted(ids, adapter)).values,
                 )
-                for ids in ([] if self._dialect.started_adapters else rows)
+                for ids in (rows if self._dialect.adapters else [])
             ],
         )
 
@@ -203,10 +212,10 @@ class UpstreamEngine:
 
     async def _scored(self, prompt: str | list[int], adapter: LocalAdapter | None) -> ScoredPrompt:
         """The log-probabilities of a prompt's tokens, or of those of the answer to it."""
-        if self._dialect.started_adapters:
+        if self._dialect.adapters is None:
             asked = {"prompt": prompt, "logprobs": 1, "max_tokens": PROBE_TOKENS}
             asked |= {"temperature": 0, "ignore_eos": True}
-            return scored_answer(await self._asked("completions", asked, adapter), PROBE_TOKENS)
+            return scored_answer(await self._asked("completions", asked, adapter))
         asked = {"prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 1}
         if "return_token_ids" in self._dialect.fields:
             asked["return_token_ids"] = True
@@ -261,14 +270,18 @@ class UpstreamEngine:
         self._running += 1
         try:
             path = sent_as.path.removeprefix("/v1/")
-            async for data in self._events(path, content, work.adapter):
-                chunk = reading.chunk(data)
-                chunks: tuple[bytes, ...] = ()
-                if chunk is not None and assembly is not None:
-                    assembly.add(chunk)
-                elif chunk is not None:
-                    chunks = (msgspec.json.encode(chunk | work.identity),)
-                yield EngineOutput(chunks=chunks, tokens=reading.take_tokens())
+            source = self._events(path, content, work.adapter)
+            if self._finishing is not None:
+                source = self._finishing.events(source)
+            async with aclosing(source) as events:
+                async for data in events:
+                    chunk = reading.chunk(data)
+                    chunks: tuple[bytes, ...] = ()
+                    if chunk is not None and assembly is not None:
+                        assembly.add(chunk)
+                    elif chunk is not None:
+                        chunks = (msgspec.json.encode(chunk | work.identity),)
+                    yield EngineOutput(chunks=chunks, tokens=reading.take_tokens())
             reason, response = reading.ended(), None
             if assembly is not None:
                 whole = assembly.body() | work.identity | {"usage": usage_body(work.meter)}
@@ -360,10 +373,11 @@ class UpstreamEngine:
                         return
                     refusal = await beginning(answer)
                 if adapter is None or not is_missing(adapter, refusal):
-                    raise error_of(answer.status_code, refusal)
+                    raise error_of(answer.status_code, without_names(refusal))
                 if again:
                     raise AdapterLoadFailed(f"The adapter {adapter.ref.name} is not loaded.")
                 log.warning("upstream_adapter_lost", adapter=adapter.ref.name)
+                await self._check_adapter(adapter)
                 await self._loading.reload(adapter)
         except httpx.ConnectError as error:  # no request can reach it: the agent starts anew
             self.alive = False
@@ -373,10 +387,10 @@ class UpstreamEngine:
             raise EngineFailed("The connection to the upstream broke.") from error
 
     async def _check_adapter(self, adapter: LocalAdapter | None) -> None:
-        """Of an answer that has begun.
+        """Of an answer that has begun, or of a request whose adapter the server does not know.
 
         Raises:
-            EngineFailed: it may be another adapter's, or the server does not say.
+            EngineFailed: the server has other adapters than before, or does not say.
         """
         if adapter is not None and not await self._loading.is_unchanged():
             self.alive = False  # it is started again, with the adapters that there are now
@@ -398,21 +412,38 @@ class UpstreamEngine:
     async def close(self) -> None:
         """As the contract says."""
         self.alive = False
+        if self._finishing is not None:
+            await self._finishing.close()
         await self._client.aclose()
 
 
 def _adapters(
     client: httpx.AsyncClient, dialect: Dialect, folder: PurePosixPath, profile: EngineProfile
 ) -> ServerAdapters:
-    if dialect.started_adapters:
-        return StartedAdapters(client, folder)
+    if dialect.listed_adapters != (folder == LISTED):
+        wanted = str(LISTED) if dialect.listed_adapters else "a folder"
+        raise EngineNotStarted(
+            f"--upstream-adapters is {folder}: for {dialect.name} it must be {wanted}"
+        )
+    if dialect.listed_adapters:
+        return ListedAdapters(client)
+    if dialect.file_adapters:
+        return FileAdapters(client, folder)
     if dialect.adapters is None:
-        *others, last = [one.name for one in DIALECTS if one.adapters or one.started_adapters]
+        *others, last = [
+            one.name for one in DIALECTS if one.adapters or one.file_adapters or one.listed_adapters
+        ]
         raise EngineNotStarted(
             f"adapters of {dialect.name} can't be served: --upstream-adapters is for "
             f"{', '.join(others)} and {last}"
         )
     return UpstreamAdapters(client, dialect.adapters, folder, profile.loaded_adapters)
+
+
+def _difference(base: ScoredPrompt, adapted: ScoredPrompt) -> float:
+    """Of two answers, one may have ended earlier."""
+    both = min(len(base.values), len(adapted.values))
+    return largest_difference(base.values[:both], adapted.values[:both])
 
 
 def _probed(base: ScoredPrompt, adapted: ScoredPrompt) -> EngineProbedPrompt:

@@ -13,6 +13,7 @@ import msgspec
 
 from inference.agent.engines.engine import EngineNotStarted
 from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.upstream.adapters import PREFIX
 from inference.agent.engines.upstream.connection import CONNECT_S
 from inference.agent.engines.upstream.dialects import Dialect
 from inference.link.engine_info import ModelInfo
@@ -22,6 +23,7 @@ SHOWN = 5
 """Models that an error names."""
 NO_ADAPTERS = "It serves no adapters."
 SHARES = "may share its prefix cache between tenants."
+FINISHES = "finishes answers whose clients have left."
 NO_CACHE = "It computes every prompt from the beginning, and answers of one adapter at a time."
 
 
@@ -58,7 +60,7 @@ def card_of(listed: list[dict[str, Any]], name: str, model: str, url: str) -> di
         EngineNotStarted: there is none.
     """
     found = next((one for one in listed if one["id"] == (model or name)), None)
-    bases = [one for one in listed if not one.get("parent")]  # an adapter has one
+    bases = [one for one in listed if not _is_adapter(one)]
     if found is None and not model and len(bases) == 1:
         return bases[0]
     if found is None:
@@ -67,6 +69,11 @@ def card_of(listed: list[dict[str, Any]], name: str, model: str, url: str) -> di
             f"{url} has no model {model or name!r}: set --upstream-model to one of its own: {there}"
         )
     return found
+
+
+def _is_adapter(card: dict[str, Any]) -> bool:
+    """ms-swift lists adapters without their `parent`."""
+    return bool(card.get("parent")) or str(card["id"]).startswith(PREFIX)
 
 
 def info_of(
@@ -89,6 +96,8 @@ def info_of(
     lacks = [f"{profile.name} is served by {dialect.name}: its answers don't move."]
     if not dialect.salted:
         lacks.append(f"{dialect.name} {SHARES}")
+    if dialect.finishes:
+        lacks.append(f"{dialect.name} {FINISHES}")
     lacks.append(NO_ADAPTERS)
     return ModelInfo(
         name=profile.name,

@@ -308,8 +308,8 @@ class _ScoredAnswer(msgspec.Struct):
     choices: list[_AnswerChoice]
 
 
-def scored_answer(body: bytes, tokens: int) -> ScoredPrompt:
-    """The same of the tokens of a completion, which was asked for with `logprobs` and has so many.
+def scored_answer(body: bytes) -> ScoredPrompt:
+    """The same of the tokens of a completion, which was asked for with `logprobs`.
 
     Raises:
         EngineFailed: it is none.
@@ -319,8 +319,8 @@ def scored_answer(body: bytes, tokens: int) -> ScoredPrompt:
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise EngineFailed(f"The upstream's answer has no log-probabilities: {error}.") from None
     found = choice.logprobs.content
-    if len(found) != tokens:
-        raise EngineFailed(f"The upstream's answer has log-probabilities of {len(found)} tokens.")
+    if not found:
+        raise EngineFailed("The upstream's answer has no log-probabilities.")
     return ScoredPrompt([math.nan if one.logprob is None else one.logprob for one in found], [])
 
 
