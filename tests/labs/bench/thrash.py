@@ -19,10 +19,11 @@ from gateway.local import seed
 from inference.content import CONFIG, WEIGHTS
 from tenants.models import ApiKey, Tenant
 from tests.labs.bench.fairness import p99
-from tests.labs.bench.machinery.measure import Samples, Side
+from tests.labs.bench.machinery.measure import Sample, Samples, Side
 from tests.labs.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.labs.bench.machinery.scale import Scale
 from tests.labs.bench.sides import lorikeet
+from tests.labs.bench.vllm import KV_BYTES
 
 BASE = demo.MODEL_NAME
 SLOTS = 4
@@ -54,6 +55,8 @@ async def run(scale: Scale) -> Report:
 async def _with_loaded(loaded: int, scale: Scale, folder: Path) -> list[Row]:
     options = ["--model", str(demo.BASE), "--served-name", BASE]
     options += ["--max-loras", str(SLOTS), "--max-cpu-loras", str(loaded)]
+    # All streams run at once, beside the places that an engine keeps for newcomers.
+    options += ["--max-num-seqs", str(2 * CLIENTS), "--kv-cache-memory-bytes", str(KV_BYTES)]
     async with (
         lorikeet.gateway("gateway-thrash") as gateway,
         lorikeet.engine(gateway, f"engine-thrash-{loaded}", *options),
@@ -64,12 +67,19 @@ async def _with_loaded(loaded: int, scale: Scale, folder: Path) -> list[Row]:
             models = await upload(console.url, adapter_keys, folder, demo.TINY)
         side = Side(gateway.address, {})
         turns = {
-            str(count): partial(side.answer, _requests(models[:count], scale), clients=CLIENTS)
+            str(count): partial(_turn, side, models[:count], scale.thrash_streams)
             for count in IN_USE
         }
         await take_turns(1, turns)
         found = await take_turns(scale.thrash_rounds, turns)
     return _rows(loaded, {count: Samples(found[str(count)]) for count in IN_USE})
+
+
+async def _turn(side: Side, models: list[Model], streams: int) -> Sample:
+    """Measure streams over these models, each of which was asked before: the slots hold none of the
+    turn before."""
+    await side.answer(_requests(models, len(models)), clients=1)
+    return await side.answer(_requests(models, streams), clients=CLIENTS)
 
 
 def keys(prefix: str, count: int) -> list[str]:
@@ -102,7 +112,7 @@ def _variant(source: Path, folder: Path, number: int) -> Path:
     return folder
 
 
-def _requests(models: list[Model], scale: Scale) -> list[bytes]:
+def _requests(models: list[Model], streams: int) -> list[bytes]:
     return [
         lorikeet.chat(
             models[i % len(models)][0],
@@ -111,7 +121,7 @@ def _requests(models: list[Model], scale: Scale) -> list[bytes]:
             stream=True,
             key=models[i % len(models)][1],
         )
-        for i in range(scale.thrash_streams)
+        for i in range(streams)
     ]
 
 
