@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from allauth.account.auth_backends import AuthenticationBackend
-from allauth.mfa.models import Authenticator
 from django.db.models import Exists, OuterRef
 
-from tenants.api.second_factor import FACTORS
+from tenants.api.second_factor import factors_of
 from tenants.models import User
 
 
@@ -14,7 +13,6 @@ class SessionUserBackend(AuthenticationBackend):  # type: ignore[misc]
     """Loads users in one query with whether they have a second factor, which pages ask for."""
 
     def get_user(self, user_id: int) -> User | None:
-        factors = Authenticator.objects.filter(user=OuterRef("pk"), type__in=FACTORS)
-        users = User.objects.annotate(has_second_factor=Exists(factors))
+        users = User.objects.annotate(has_second_factor=Exists(factors_of(OuterRef("pk"))))
         user = users.filter(pk=user_id).first()
         return user if self.user_can_authenticate(user) else None

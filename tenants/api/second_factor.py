@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from allauth.account.authentication import get_authentication_records
 from allauth.mfa.models import Authenticator
+from django.db.models import OuterRef, QuerySet
 from django.http import HttpRequest
 
 from tenants.errors import LacksSecondFactor
@@ -20,8 +21,13 @@ FACTORS = (Authenticator.Type.TOTP, Authenticator.Type.WEBAUTHN)
 
 def is_set_up(user: User, *, besides: int | None = None) -> bool:
     """Whether the user has a second factor, other than the one with the id `besides`."""
-    found = Authenticator.objects.filter(user=user, type__in=FACTORS)
-    return bool(found.exclude(pk=besides).exists())
+    return factors_of(user).exclude(pk=besides).exists()
+
+
+def factors_of(user: User | OuterRef) -> QuerySet[Authenticator]:
+    """The user's second factors."""
+    found: QuerySet[Authenticator] = Authenticator.objects.filter(user=user, type__in=FACTORS)
+    return found
 
 
 def is_missing(request: HttpRequest) -> bool:

@@ -17,10 +17,17 @@ from inference.agent.engines.upstream.adapters import name_of
 from inference.agent.engines.upstream.engine import UpstreamEngine
 from inference.agent.engines.upstream.started import LISTED
 from tests.engine.adapter_servers import BASE, Refused, SwiftServer
-from tests.inference.rig import Rig, chat, rig
+from tests.inference.rig import Rig, chat
 from tests.labs.upstreams.servers import MS_SWIFT, swift_deploy
 from tests.labs.upstreams.test_adapters import sent
-from tests.labs.upstreams.test_started_adapters import QUESTION, SERVED, Expected, local, said
+from tests.labs.upstreams.test_started_adapters import (
+    QUESTION,
+    SERVED,
+    Expected,
+    local,
+    rig_of,
+    said,
+)
 
 pytestmark = [
     pytest.mark.vllm,
@@ -58,10 +65,7 @@ async def engine(url: str, expected: Expected) -> AsyncIterator[UpstreamEngine]:
 async def lorikeet(
     engine: UpstreamEngine, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rig]:
-    """With one adapter more than the server has."""
-    async with rig(tmp_path_factory.mktemp("rig"), engine=engine, max_resident=1) as made:
-        for number, (name, tenant) in enumerate((SERVED | {"agent": "acme"}).items(), 1):
-            made.real_adapter(tenant, name, local(name, number))
+    async with rig_of(engine, tmp_path_factory.mktemp("rig")) as made:
         yield made
 
 

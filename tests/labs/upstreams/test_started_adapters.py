@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -76,6 +77,15 @@ def local(name: str, number: int = 1) -> LocalAdapter:
     return LocalAdapter(AdapterRef(f"acme/{name}@{digest}", digest), number, folder)
 
 
+@asynccontextmanager
+async def rig_of(engine: UpstreamEngine, folder: Path) -> AsyncIterator[Rig]:
+    """With one adapter more than the server has."""
+    async with rig(folder, engine=engine, max_resident=1) as made:
+        for number, (name, tenant) in enumerate((SERVED | {"agent": "acme"}).items(), 1):
+            made.real_adapter(tenant, name, local(name, number))
+        yield made
+
+
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     folder = tmp_path_factory.mktemp("converted")
@@ -113,10 +123,7 @@ async def engine(url: str, converted: Converted) -> AsyncIterator[UpstreamEngine
 async def lorikeet(
     engine: UpstreamEngine, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rig]:
-    """With one adapter more than the server has."""
-    async with rig(tmp_path_factory.mktemp("rig"), engine=engine, max_resident=1) as made:
-        for number, (name, tenant) in enumerate((SERVED | {"agent": "acme"}).items(), 1):
-            made.real_adapter(tenant, name, local(name, number))
+    async with rig_of(engine, tmp_path_factory.mktemp("rig")) as made:
         yield made
 
 

@@ -126,6 +126,10 @@ class Dialect:
     """Whether it goes on with an answer whose reader has left."""
 
     @property
+    def has_adapters(self) -> bool:
+        return bool(self.adapters or self.file_adapters or self.listed_adapters)
+
+    @property
     def option(self) -> str:
         """Its value for `--upstream-dialect`."""
         return self.name.lower().replace(" ", "-") if self.owner or self.hosts else "other"

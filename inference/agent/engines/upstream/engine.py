@@ -430,9 +430,7 @@ def _adapters(
     if dialect.file_adapters:
         return FileAdapters(client, folder)
     if dialect.adapters is None:
-        *others, last = [
-            one.name for one in DIALECTS if one.adapters or one.file_adapters or one.listed_adapters
-        ]
+        *others, last = [one.name for one in DIALECTS if one.has_adapters]
         raise EngineNotStarted(
             f"adapters of {dialect.name} can't be served: --upstream-adapters is for "
             f"{', '.join(others)} and {last}"
