@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from inference.agent.engines.upstream.connection import IDLE_S
 from inference.agent.engines.upstream.reading import EventStream
 from inference.errors import EngineFailed
 from inference.load.callers import LoadCaller
@@ -74,7 +75,9 @@ class HTTPEndpoint:
         # No limits of its own: what is not sent in time is the sender's to count.
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=CONNECT_S),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S
+            ),
             trust_env=False,
             transport=transport,
         )

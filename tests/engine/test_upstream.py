@@ -18,6 +18,7 @@ import pytest
 from inference.agent.__main__ import parser, profile_of, start_engine
 from inference.agent.engines.engine import EngineNotStarted, EngineWork, Meter
 from inference.agent.engines.profile import BadProfile, EngineProfile
+from inference.agent.engines.upstream import connection
 from inference.agent.engines.upstream.connection import MAX_KEY, KeyFile
 from inference.agent.engines.upstream.dialects import DIALECTS, Dialect, dialect_of
 from inference.agent.engines.upstream.engine import UpstreamEngine
@@ -67,31 +68,43 @@ class Server:
     """It leaves without ending its answer."""
     holds: bool = False
     """It sends the answer and nothing further, until the client leaves."""
+    keeps: bool = False
+    """It waits for another request on the connection."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    connections: int = 0
     heads: list[str] = field(default_factory=list)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            self.heads.append(head)
-            if head.startswith("GET"):
-                listed = self.listed or json.dumps({"object": "list", "data": [self.card]})
-                await self._send(writer, listed, whole=True)
-                return
-            length = int(head.lower().partition("content-length: ")[2].partition("\r")[0])
-            self.bodies.append(json.loads(await reader.readexactly(length)))
-            await self._send(writer, self.answer, whole=not (self.breaks or self.holds))
-            if self.holds:
-                await reader.read()
-                self.left.set()
+            await self._serve(reader, writer)
+            while self.keeps:
+                await self._serve(reader, writer)
+        except asyncio.IncompleteReadError:
+            pass
         finally:
             writer.close()
 
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.heads.append(head)
+        if head.startswith("GET"):
+            listed = self.listed or json.dumps({"object": "list", "data": [self.card]})
+            await self._send(writer, listed, whole=True)
+            return
+        length = int(head.lower().partition("content-length: ")[2].partition("\r")[0])
+        self.bodies.append(json.loads(await reader.readexactly(length)))
+        await self._send(writer, self.answer, whole=not (self.breaks or self.holds))
+        if self.holds:
+            await reader.read()
+            self.left.set()
+
     async def _send(self, writer: asyncio.StreamWriter, text: str, *, whole: bool) -> None:
         length = len(text.encode()) + (0 if whole else 1)
-        head = f"HTTP/1.1 {self.status} OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        head = f"HTTP/1.1 {self.status} OK\r\nContent-Length: {length}\r\n"
+        head += "\r\n" if self.keeps else "Connection: close\r\n\r\n"
         writer.write(head.encode() + text.encode())
         await writer.drain()
 
@@ -598,6 +611,19 @@ async def test_a_broken_connection_is_another_engines_chance(server: Server) -> 
     server.breaks = True
     with pytest.raises(EngineFailed, match="connection to the upstream broke"):
         await said(server)
+
+
+@pytest.mark.parametrize(("idle_s", "connections"), [(60.0, 1), (0.0, 3)])
+async def test_no_request_is_sent_on_a_connection_that_idled_for_long(
+    server: Server, monkeypatch: pytest.MonkeyPatch, idle_s: float, connections: int
+) -> None:
+    """Servers close one after 5 s, and a request that meets that is lost."""
+    assert connection.IDLE_S < 5
+    monkeypatch.setattr(connection, "IDLE_S", idle_s)
+    server.keeps = True
+    async with started(server) as engine:
+        assert (await ask(engine)).tokens == (await ask(engine)).tokens == 3
+    assert server.connections == connections
 
 
 async def test_an_engine_whose_server_is_gone_ends(server: Server) -> None:

@@ -11,6 +11,9 @@ import httpx
 from inference.agent.engines.engine import EngineNotStarted
 
 CONNECT_S = 5.0
+IDLE_S = 2.0
+"""How long a connection is kept for the next request. llama.cpp, uvicorn (vLLM, SGLang) and Node
+close one after 5 s, httpx's own default: a request that is sent at that moment is lost."""
 SILENCE_S = 600.0
 """How long the server may say nothing before its answer counts as lost: it may queue requests."""
 MAX_ERROR = 64 << 10
@@ -65,7 +68,7 @@ def client_of(url: str, key: str | KeyFile) -> httpx.AsyncClient:
         headers={"Accept-Encoding": "identity"} | bearer,
         auth=key if isinstance(key, KeyFile) else None,
         timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
-        limits=httpx.Limits(max_connections=None),
+        limits=httpx.Limits(max_connections=None, keepalive_expiry=IDLE_S),
         trust_env=False,
     )
 
