@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Sum
+
 from frontend.formats import number
 from frontend.views.overview.health import ComparedSums, HealthWindow, RequestSums, rows_of
 from frontend.views.usage import LOOKS, Cell, Chart, Series
@@ -88,5 +90,9 @@ class BusyAdapter:
 def busiest(caller: Caller, window: HealthWindow) -> Sequence[BusyAdapter]:
     """The adapters with the most requests, of the whole tenant or of the caller's own keys."""
     found = rows_of(caller, window.period).between(window.start, window.end)
-    sums = found.figures("adapter", times=["first_tokens"]).order_by("-requests", "adapter")
-    return [BusyAdapter(row["adapter"], RequestSums([row])) for row in sums[:MOST]]
+    most = found.order_by().values("adapter").annotate(count=Sum("requests"))
+    names = most.order_by("-count", "adapter").values("adapter")[:MOST]
+    # Of these alone: times of all adapters would take twice as long.
+    sums = found.filter(adapter__in=names).figures("adapter", times=["first_tokens"])
+    rows = sums.order_by("-requests", "adapter")
+    return [BusyAdapter(row["adapter"], RequestSums([row])) for row in rows]

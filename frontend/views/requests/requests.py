@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -287,7 +288,7 @@ class RequestFilter(forms.Form):
         form = REQUEST_ID.fullmatch(self.cleaned_data["q"])
         return form[1] if form and len(form[1]) >= WHOLE_ID else ""
 
-    @property
+    @cached_property
     def filter(self) -> Filter:
         """The filter of a valid form, without its period."""
         given = self.cleaned_data
