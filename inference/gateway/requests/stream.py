@@ -29,7 +29,7 @@ FINISHED = {None, *REASONS} - {CANCELLED}
 """Finish reasons of answers that were not ended from outside."""
 
 
-class Gone(Exception):
+class AnswerMissing(Exception):
     """The answer that was to be adopted no longer exists; nothing of it was read."""
 
 
@@ -141,7 +141,7 @@ class Stream:
         if done.fault is not None:
             raise done.fault.error()
         if done.finish_reason == GONE:
-            raise Gone
+            raise AnswerMissing
         return done
 
     # --- from outside ----------------------------------------------------------------------------
