@@ -197,9 +197,9 @@ class Chat(OpenAIOperation[_ChatFields]):
         if (logprobs := choice["logprobs"]) is not None:
             logprobs.setdefault("refusal", None)
         if (message := choice.get("message")) is not None:
-            choice["message"] = MESSAGE | _telling(message) | _ROLE
+            choice["message"] = MESSAGE | _nonempty_fields(message) | _ROLE
         if (delta := choice.get("delta")) is not None:
-            fields = _telling(delta)
+            fields = _nonempty_fields(delta)
             choice["delta"] = fields | _ROLE if "role" in fields else fields
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class Chat(OpenAIOperation[_ChatFields]):
         return plain_messages(fields["messages"])
 
 
-def _telling(message: dict[str, Any]) -> dict[str, Any]:
+def _nonempty_fields(message: dict[str, Any]) -> dict[str, Any]:
     """Its fields that are neither null nor an empty list."""
     return {name: value for name, value in message.items() if value is not None and value != []}
 

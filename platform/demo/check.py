@@ -15,7 +15,7 @@ from demo import QUESTIONS, Artefacts
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What one model ("base" or an adapter) said to a question, and what it should have said."""
+    """What one model ("base" or an adapter) answered to a question, and the right answer."""
 
     model: str
     question: str

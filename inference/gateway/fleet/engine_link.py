@@ -51,7 +51,7 @@ class EngineLink:
         self.measured: OnEngine
         """Histograms of requests on this engine."""
         self.listener: Listener
-        """What the engine was told about other engines' service."""
+        """What was sent to the engine about other engines' service."""
         self.credential = credential
         self.connected_at = datetime.now(UTC)
         self.unbegun = 0

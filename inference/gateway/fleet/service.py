@@ -38,13 +38,13 @@ Gains = dict[str, float]
 
 @dataclass(slots=True, eq=False)
 class Listener:
-    """One engine's link, and what it was told."""
+    """One engine's link, and what was sent to it."""
 
     engine_id: str
     last_round: int | None = None
-    """Number of the last round closed when it was last told; None: it did not ask then."""
+    """Number of the last round closed at the last answer to it; None: it did not ask then."""
     engines: int = 0
-    """The number of engines that it was last told."""
+    """The number of engines in the last answer to it."""
 
 
 @dataclass(slots=True)

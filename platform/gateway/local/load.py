@@ -156,11 +156,11 @@ async def _send(
         await endpoint.measure(callers[plan[0].tenant])
         run = LoadRun(endpoint, options.concurrency, options.timeout)
         found.append(run)
-        telling = asyncio.create_task(_tell(run, len(plan)))
+        progress = asyncio.create_task(_tell(run, len(plan)))
         try:
             await run.send(plan)
         finally:
-            telling.cancel()
+            progress.cancel()
 
 
 async def _tell(run: LoadRun, total: int) -> None:
