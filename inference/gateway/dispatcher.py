@@ -152,7 +152,8 @@ class Dispatcher:
         `turn` is that of its claim, if it has one.
 
         Raises:
-            Gone: the answer no longer exists; the stream's first `read` may raise this too.
+            AnswerMissing: the answer no longer exists; the stream's first `read` may raise this
+                too.
             InferenceError: the key may not have it.
         """
         if isinstance(found, str):

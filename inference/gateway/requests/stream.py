@@ -123,7 +123,7 @@ class Stream:
 
         Raises:
             InferenceError: the request failed, or was ended from outside.
-            Gone: the answer was to be adopted, and no longer exists.
+            AnswerMissing: the answer was to be adopted, and no longer exists.
         """
         while self._pending is None and self.done is None and self._error is None:
             self._waiter = self._loop.create_future()
