@@ -33,9 +33,9 @@ def buckets_of(text: str, length: int) -> list[int]:
     """The buckets of a text, sorted, each once; `length` is that of the whole text in characters,
     of which this may be an excerpt. Numbers count by how many digits they have."""
     tokens = _TOKEN.findall(_DIGIT.sub("0", text.lower()))[:MAX_TOKENS]
-    said = [f"length {length.bit_length()}", f"words {len(tokens).bit_length()}", *tokens]
-    said += map(" ".join, pairwise(tokens))
-    return sorted({crc32(one.encode("utf-8", "replace")) % BUCKETS for one in said})
+    features = [f"length {length.bit_length()}", f"words {len(tokens).bit_length()}", *tokens]
+    features += map(" ".join, pairwise(tokens))
+    return sorted({crc32(one.encode("utf-8", "replace")) % BUCKETS for one in features})
 
 
 class RouteFit(msgspec.Struct, frozen=True):

@@ -432,8 +432,8 @@ def described(
         rows.append(("A million tokens, at this traffic", f"{found.cost_million:.3f}"))
     if pays_from is not None:
         never = pays_from == math.inf
-        said = "never, with these prices" if never else f"{pays_from:.2f} requests/s, one engine"
-        rows.append(("Cheaper than the service from", said))
+        value = "never, with these prices" if never else f"{pays_from:.2f} requests/s, one engine"
+        rows.append(("Cheaper than the service from", value))
     return rows
 
 

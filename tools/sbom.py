@@ -84,13 +84,13 @@ def licence_of(name: str) -> list[License]:
         stated = metadata(name)
     except PackageNotFoundError:
         return []
-    said = stated.get("License-Expression") or stated.get("License") or ""
+    expression = stated.get("License-Expression") or stated.get("License") or ""
     classified = [
         one.rsplit(" :: ", 1)[1]
         for one in stated.get_all("Classifier") or ()
         if one.startswith("License :: ")
     ]
-    text = said if said and "\n" not in said else " AND ".join(classified)
+    text = expression if expression and "\n" not in expression else " AND ".join(classified)
     return [LicenseFactory().make_from_string(text)] if text else []
 
 

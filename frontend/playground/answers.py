@@ -41,7 +41,7 @@ from inference.errors import (
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.orphans import FoundOrphan
 from inference.gateway.records.log_line import Asked
-from inference.gateway.requests.stream import Gone, Stream
+from inference.gateway.requests.stream import AnswerMissing, Stream
 from inference.ids import new_id
 from inference.interfaces.directory import Grant
 from inference.link.accounts import Usage
@@ -315,7 +315,7 @@ class Playground:
         try:
             async with adoption as stream:
                 return await self._read(answer, stream)
-        except Gone:
+        except AnswerMissing:
             raise _left_too_long() from None
 
     async def _read(self, answer: PlaygroundAnswer, stream: Stream) -> Outcome:

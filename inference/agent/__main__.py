@@ -116,11 +116,15 @@ def _tell_gateways(options: argparse.Namespace, cause: str) -> None:
     """Say why the engine did not start, for the console; a gateway that does not answer misses
     it."""
     headers = {"Authorization": f"Bearer {options.credential}"}
-    said = {"engine": options.id, "cause": cause}
+    report = {"engine": options.id, "cause": cause}
     for url in environ.base_urls(options.gateway):
         try:
             httpx.post(
-                f"{url}/engine/failed", json=said, headers=headers, timeout=TELL_S, trust_env=False
+                f"{url}/engine/failed",
+                json=report,
+                headers=headers,
+                timeout=TELL_S,
+                trust_env=False,
             )
         except httpx.HTTPError as error:
             log.info("failure_not_told", gateway=url, reason=str(error))

@@ -96,7 +96,7 @@ class Agent:
         )
         self._kept = KeptAnswers(kept_bytes)
         self._warm = WarmPrefixes()
-        self._tells_warmth = engine.cache_news() is not None
+        self._reports_warmth = engine.cache_news() is not None
         self._links = Links(self, id, credential)
         self._residency = Residency(engine, store, self._slots, lambda: self.reports.publish())
         progress = Progress(self._queue)
@@ -223,25 +223,25 @@ class Agent:
             self._engine.info,
             self.reports.stats(),
             self._failures.run_id,
-            self._warm.all() if self._tells_warmth else None,
+            self._warm.all() if self._reports_warmth else None,
         )
 
     def warmed_since(self, mark: int) -> PrefixChange:
         """What the engine's prefix cache stored and removed after this mark."""
         return self._warm.since(mark)
 
-    def heard(self, link: AgentLink, frame: Frame) -> None:
+    def handle(self, link: AgentLink, frame: Frame) -> None:
         """Act on a gateway's frame."""
         match frame:
             case wire.Submit() | Load():
                 self._jobs.begin(Job.of(frame, link), frame)
             case wire.Adopt() | wire.Cancel():
-                self._heard_of_job(frame, link)
+                self._handle_job_frame(frame, link)
             case wire.UsageAck(attempts=attempts):
                 self._billing.acknowledged(attempts, link.url)
                 self._note_billed()
             case wire.Others() | wire.SuspectList():
-                self._heard_of_others(frame, link)
+                self._handle_relayed(frame, link)
             case wire.PinnedAdapters(adapters=refs):
                 self._residency.pin(refs, link.url)
             case wire.Unload(digest=digest):
@@ -253,20 +253,20 @@ class Agent:
             case wire.Drain():  # asked for by an operator; the agent tells the other gateways
                 self._refuse_new()
 
-    def _heard_of_job(self, frame: wire.Adopt | wire.Cancel, link: AgentLink) -> None:
+    def _handle_job_frame(self, frame: wire.Adopt | wire.Cancel, link: AgentLink) -> None:
         """Act on a gateway's frame about a request that is here."""
         if isinstance(frame, wire.Adopt):
             self._adoption.adopt(frame, link)
         else:
             self._adoption.cancel(frame, link)
 
-    def _heard_of_others(self, frame: wire.Others | wire.SuspectList, link: AgentLink) -> None:
+    def _handle_relayed(self, frame: wire.Others | wire.SuspectList, link: AgentLink) -> None:
         """Act on what gateways pass on from other engines' agents."""
         if isinstance(frame, wire.SuspectList):
-            self._failures.heard(frame.suspects)
+            self._failures.merge(frame.suspects)
         else:
-            link.engines_seen = frame.engines
-            self._queue.heard(frame.served)
+            link.engine_count = frame.engines
+            self._queue.served_elsewhere(frame.served)
 
     def _welcomed(self, link: AgentLink, frame: wire.Welcome) -> None:
         self.joined.set()
@@ -298,7 +298,7 @@ class Agent:
         for job in self._jobs:
             self._generation.send_gains(job)
             self._admission.charge(job)
-        self._warm.hear(self._engine.cache_news() or ())
+        self._warm.update(self._engine.cache_news() or ())
         self._adoption.report()
         self._admission.admit()  # patience runs out without any other event
         with suppress(EngineFailed):  # `run` sees that it failed

@@ -147,9 +147,9 @@ class EngineFailures:
             return list(ran)
         return [job for job in ran if job.on_trial or not self._suspects.failures(job.digest, now)]
 
-    def heard(self, suspects: Sequence[Suspect]) -> None:
+    def merge(self, suspects: Sequence[Suspect]) -> None:
         """Take in what other engines' agents report."""
-        if self._suspects.heard(suspects):
+        if self._suspects.merge(suspects):
             self._keep()
 
     def known(self) -> list[Suspect]:

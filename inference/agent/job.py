@@ -50,8 +50,8 @@ class Job:
     cancel_reason: str = CANCELLED
     journaled: bool = False
     """Whether the journal has it, as it does from the moment at which it may cost something."""
-    told: Meter = field(default_factory=Meter)
-    """How much of the meter the gateway was told."""
+    reported: Meter = field(default_factory=Meter)
+    """How much of the meter was reported to the gateway."""
     inherited: Usage = NOTHING
     """What the lower attempts used that this one continues; the meter begins with it."""
     opened: Usage = NOTHING
@@ -82,7 +82,7 @@ class Job:
             frame,
             link,
             meter=_meter_of(inherited),
-            told=Meter() if handover else _meter_of(inherited),
+            reported=Meter() if handover else _meter_of(inherited),
             inherited=inherited,
             opened=inherited,
         )
@@ -156,17 +156,17 @@ class Job:
     def delta(self, output: EngineOutput | None = None) -> Delta | None:
         """The next delta for the gateway: this output, and what the meter counted since the last
         one; None if there is neither."""
-        meter, told = self.meter, self.told
-        tokens = meter.completion_tokens - told.completion_tokens
+        meter, reported = self.meter, self.reported
+        tokens = meter.completion_tokens - reported.completion_tokens
         text, chunks, ids = (output.text, output.chunks, output.ids) if output else ("", (), {})
         if not (text or tokens or chunks or ids):
             return None
         if self.counted_at is None:
             self.counted_at = time.monotonic()
-        prompt = meter.prompt_tokens - told.prompt_tokens
-        cached = meter.cached_tokens - told.cached_tokens
-        told.completion_tokens = meter.completion_tokens
-        told.prompt_tokens, told.cached_tokens = meter.prompt_tokens, meter.cached_tokens
+        prompt = meter.prompt_tokens - reported.prompt_tokens
+        cached = meter.cached_tokens - reported.cached_tokens
+        reported.completion_tokens = meter.completion_tokens
+        reported.prompt_tokens, reported.cached_tokens = meter.prompt_tokens, meter.cached_tokens
         return Delta(self.id, text, tokens, list(chunks), prompt, cached, self.attempt, ids)
 
     def final_frame(

@@ -41,7 +41,7 @@ class LinkOwner(Protocol):
         """What the engine's prefix cache stored and removed after this mark."""
         ...
 
-    def heard(self, link: AgentLink, frame: Frame) -> None:
+    def handle(self, link: AgentLink, frame: Frame) -> None:
         """A frame came from the gateway; must not block or raise."""
         ...
 
@@ -91,7 +91,7 @@ class AgentLink:
     def __init__(self, owner: LinkOwner, url: str, credential: str) -> None:
         self.url = url
         self.draining = False
-        self.engines_seen = 0
+        self.engine_count = 0
         """How many engines of this base model the gateway says are connected to it."""
         self._owner, self._credential = owner, credential
         self._outbox = Outbox()
@@ -100,7 +100,7 @@ class AgentLink:
         self._flushed.set()
         self._shell: Shell | None = None
         """The current connection's, if there is one."""
-        self._told_resident: list[str] = []
+        self._sent_resident: list[str] = []
         self._warm_mark = 0
         """Mark up to which the gateway was told what the prefix cache holds."""
 
@@ -175,7 +175,7 @@ class AgentLink:
     async def _converse(self, socket: ClientConnection) -> None:
         shell = self._shell = Shell(LinkSide.AGENT, DialledSocket(socket), self.url)
         hello = self._owner.hello()
-        self._told_resident = hello.stats.resident
+        self._sent_resident = hello.stats.resident
         self._warm_mark = self._owner.warmed_since(self._warm_mark).mark  # `hello` has all before
         try:
             await shell.send(hello)
@@ -195,7 +195,7 @@ class AgentLink:
                     self.post(wire.Drain())
             case wire.UnknownFrame(name=name):
                 log.info("unknown_frame", gateway=self.url, frame=name[:SHOWN_TAG])
-        self._owner.heard(self, frame)
+        self._owner.handle(self, frame)
 
     async def outgoing(self) -> Sequence[Frame]:
         """All frames to send, as soon as there are any."""
@@ -218,8 +218,8 @@ class AgentLink:
         if not isinstance(frame, wire.Stats):
             return frame
         resident = frame.stats.resident
-        loaded, evicted = residency_change(self._told_resident, resident)
-        self._told_resident = resident
+        loaded, evicted = residency_change(self._sent_resident, resident)
+        self._sent_resident = resident
         stats = msgspec.structs.replace(frame.stats, resident=[])
         change = self._owner.warmed_since(self._warm_mark)
         self._warm_mark = change.mark
@@ -239,6 +239,6 @@ class AgentLink:
             self._shell = None
         self._outbox = Outbox()
         self._waiting.clear()
-        self.engines_seen = 0
+        self.engine_count = 0
         self._flushed.set()
         self._owner.dropped(self)

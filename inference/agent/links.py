@@ -65,7 +65,7 @@ class Links:
         """The one gateway that is asked what other engines served; from two it would count twice.
         It is one that sees most engines; each engine prefers a different one of these."""
         connected = [link for link in self if link.open]
-        return max(connected, key=lambda one: (one.engines_seen, self._rank(one)), default=None)
+        return max(connected, key=lambda one: (one.engine_count, self._rank(one)), default=None)
 
     def _rank(self, link: AgentLink) -> int:
         return crc32(f"{self._engine_id}\0{link.url}".encode())

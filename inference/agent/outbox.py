@@ -190,17 +190,17 @@ def _batches(values: Iterable[T], count: int) -> list[list[T]]:
     return list(iter(lambda: list(islice(rest, count)), []))
 
 
-def residency_change(told: list[str], now: list[str]) -> tuple[list[str], list[str]]:
-    """What to tell a peer that knows `told` so that it knows `now`: loaded or used, evicted.
+def residency_change(before: list[str], now: list[str]) -> tuple[list[str], list[str]]:
+    """What changed from `before`, which a peer knows, to `now`: loaded or used, evicted.
 
     Both are LoRA names, least recently used first. A peer that removes the evicted ones, and moves
     those loaded or used to the end, has `now` in its order.
     """
-    if told == now:
+    if before == now:
         return [], []
-    here, rest, kept = set(now), iter(told), 0
-    for name in now:  # the longest prefix of `now` whose order was told already
+    here, rest, kept = set(now), iter(before), 0
+    for name in now:  # the longest prefix of `now` with the same order in `before`
         if not any(name == other for other in rest):
             break
         kept += 1
-    return now[kept:], [name for name in told if name not in here]
+    return now[kept:], [name for name in before if name not in here]

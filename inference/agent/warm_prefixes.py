@@ -5,8 +5,9 @@ which blocks of tokens it stored for which request, and which it removed. This m
 a request's own blocks, in their order, tell in which block each of its prefixes ends. Because a
 block stands for all before it as well, a prefix is warm as long as that block is stored.
 
-    `expect` a request, `counted` once its prompt's tokens are known, `hear` the engine's news;
-    `since` returns what changed. A prefix counts as soon as all of this is known, in any order.
+    `expect` a request, `counted` once its prompt's tokens are known, `update` with the engine's
+    news; `since` returns what changed. A prefix counts as soon as all of this is known, in any
+    order.
 
 Gateways are told these hashes alone. What the engine says of its blocks (tokens, names, salts) goes
 no further than `engines`.
@@ -85,7 +86,7 @@ class WarmPrefixes:
             expected.prompt_tokens = prompt_tokens
             self._match(key, expected)
 
-    def hear(self, news: Iterable[News]) -> None:
+    def update(self, news: Iterable[News]) -> None:
         """Take in the engine's news of its cache."""
         for one in news:
             match one:

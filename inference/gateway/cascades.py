@@ -120,7 +120,7 @@ class Cascades:
         framed = partial(framing_of, stream, cascade.first)
         first = await answer.whole(stream, framed, await stream.read())
         body = first if cascade.shows else without_logprobs(first)
-        if not exchange.is_gone and not is_sure(mean_logprob(first), cascade.sure_from):
+        if not exchange.is_disconnected and not is_sure(mean_logprob(first), cascade.sure_from):
             try:
                 async with self._seconds.asked(exchange, cascade.second) as (second, _):
                     body = with_usage_of(first, second)

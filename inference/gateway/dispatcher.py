@@ -21,7 +21,7 @@ from inference.gateway.loop_iteration import LoopIteration, pause
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.records.records import Records
 from inference.gateway.requests.admitted import AdmittedRequest, Watch
-from inference.gateway.requests.stream import Gone, Stream
+from inference.gateway.requests.stream import AnswerMissing, Stream
 from inference.gateway.shadows import Shadows
 from inference.interfaces.directory import Directory, Grant, ResolvedTarget, TokenPrice
 from inference.interfaces.limiter import Limiter, Reservation
@@ -152,17 +152,18 @@ class Dispatcher:
         `turn` is that of its claim, if it has one.
 
         Raises:
-            Gone: the answer no longer exists; the stream's first `read` may raise this too.
+            AnswerMissing: the answer no longer exists; the stream's first `read` may raise this
+                too.
             InferenceError: the key may not have it.
         """
         if isinstance(found, str):
             known = self._hub.orphans.find(grant.key_id, found)
             if known is None:
-                raise Gone
+                raise AnswerMissing
             found = known
         order = await self._adopted(found, grant, call, watch, trace)
         if not self._hub.orphans.take(found):  # only now: what failed before can be tried again
-            raise Gone
+            raise AnswerMissing
         stream = self._hub.adopt(order, found, turn or turn_of(found.orphan.attempt) + 1)
         operation = call.operation.name
         stream.attach_capture(self._contents.begin(stream.id, grant, operation, call.body))
@@ -177,7 +178,7 @@ class Dispatcher:
     ) -> AdmittedRequest:
         orphan, account = found.orphan, found.orphan.account
         if (account.tenant_id, account.key_id) != (grant.tenant_id, grant.key_id):
-            raise Gone
+            raise AnswerMissing
         found_target = await self._directory.resolve(grant, orphan.model)
         target = stay(found_target, account.version_id, arrival_of(orphan.id, call))
         as_it_was = (target.base_model, target.adapter_id, target.version_id) == (

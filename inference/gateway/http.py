@@ -44,7 +44,7 @@ from inference.gateway.lines.background import Background
 from inference.gateway.loop_iteration import pause
 from inference.gateway.not_served import INSTEAD
 from inference.gateway.repairs import Repairs
-from inference.gateway.requests.stream import Gone, Stream
+from inference.gateway.requests.stream import AnswerMissing, Stream
 from inference.gateway.second_answers import SecondAnswers
 from inference.gateway.stored import conversations, responses
 from inference.gateway.stored.conversations import Conversations
@@ -154,8 +154,8 @@ class OpenAIServer:
         elif path == conversations.PATH or path.startswith(f"{conversations.PATH}/"):
             await self._serve(exchange, self._conversations.reply)
         else:
-            said = f"Invalid URL: {exchange.method} {path}."
-            raise NotFound(f"{said} {INSTEAD.get(path, '')}".rstrip())
+            message = f"Invalid URL: {exchange.method} {path}."
+            raise NotFound(f"{message} {INSTEAD.get(path, '')}".rstrip())
 
     async def _serve(
         self, exchange: InferenceExchange, answer: Callable[[InferenceExchange], Awaitable[None]]
@@ -218,7 +218,7 @@ class OpenAIServer:
                 async with adoption as stream:
                     log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
                     await self._write(exchange, call, stream, turn)
-        except Gone:
+        except AnswerMissing:
             exchange.id, exchange.stream, exchange.reservation = own, None, None
             turn.give_back()
             return False
@@ -338,7 +338,7 @@ class OpenAIServer:
 
 async def _end_on_disconnect(exchange: InferenceExchange, stream: Stream) -> None:
     await exchange.disconnected()
-    exchange.is_gone = True
+    exchange.is_disconnected = True
     for one in (stream, exchange.stream):
         if one is not None:
             one.end(ClientDisconnected())

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from inference.errors import EngineIdInUse, EngineLost, EngineRefused, InferenceError, Overloaded
-from inference.gateway.fleet.demand import Demand, seen
+from inference.gateway.fleet.demand import Demand, demand_of
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.intake import Intake
@@ -140,8 +140,8 @@ class Hub:
         self.adopted = 0
         """Answers that this gateway continued for other gateways."""
         self._noted_at: dict[str, float] = {}
-        """When `_model_seen` was last called for each kind of engine."""
-        self._model_seen: Callable[[ModelInfo], None] = lambda info: None
+        """When `_on_model` was last called for each kind of engine."""
+        self._on_model: Callable[[ModelInfo], None] = lambda info: None
 
     @property
     def closing(self) -> bool:
@@ -204,7 +204,7 @@ class Hub:
     def on_model(self, callback: Callable[[ModelInfo], None]) -> None:
         """Call `callback` with what an own engine serves: for each that connects, and again once a
         minute for each kind of engine (`ModelInfo.pool_digest`) of which one is connected."""
-        self._model_seen = callback
+        self._on_model = callback
 
     async def serve(self, transport: Transport, credential: EngineIdentity) -> None:
         """Serve the connection of the engine with this credential until it ends. Errors of the
@@ -396,13 +396,13 @@ class Hub:
         if time.monotonic() - self._noted_at.get(source.engine.pool, 0.0) >= NOTE_POOL_EVERY_S:
             self._note_pool(source)
         service = self._service[source.engine.info.name]
-        service.heard(source.listener, frame.gained, time.monotonic())
+        service.add_gains(source.listener, frame.gained, time.monotonic())
         if frame.asks is not None and (others := service.answer(source.listener, asks=frame.asks)):
             source.post(others)
 
     def _note_suspects(self, source: EngineLink, suspects: Sequence[Suspect]) -> None:
         """An engine reported requests with which engines fail: pass what is new to the others."""
-        news = self._suspects.heard(suspects)
+        news = self._suspects.merge(suspects)
         for suspect in news:
             log.warning(
                 "engine_failed_with",
@@ -430,12 +430,12 @@ class Hub:
                 link.post(wire.Cancel(orphan.id, wire.MOVED, orphan.attempt))
             else:
                 others.append(orphan)
-        self.orphans.heard(link, others, frame.gone)
+        self.orphans.update(link, others, frame.withdrawn)
 
     def _note_pool(self, link: EngineLink) -> None:
         self._noted_at[link.engine.pool] = time.monotonic()
         if link.engine.info.serves:  # others are no revision to try adapters on, or to roll out
-            self._model_seen(link.engine.info)
+            self._on_model(link.engine.info)
 
     def unload(self, digest: str) -> None:
         """Have every engine unload this adapter as soon as no request uses it."""
@@ -449,7 +449,7 @@ class Hub:
     def demand(self) -> dict[str, Demand]:
         """The demand that this gateway sees, by base model."""
         refused = self._requests.refusals.counts(time.monotonic())
-        return seen(self.engines(), self.held, refused)
+        return demand_of(self.engines(), self.held, refused)
 
     def drain(self, engine_id: str) -> None:
         """Give the engine no new work until its process restarts; what runs is finished."""

@@ -239,7 +239,7 @@ class ClientWait:
 
     def __init__(self, disconnected: Coroutine[Any, Any, None], wait_s: float) -> None:
         """`disconnected` returns when the client disconnects."""
-        self._gone = asyncio.create_task(disconnected)
+        self._disconnected = asyncio.create_task(disconnected)
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + wait_s
 
@@ -250,14 +250,16 @@ class ClientWait:
             ClientDisconnected: the client is gone.
             GenerationTimeout: the wait exceeded `wait_s`.
         """
-        events: set[asyncio.Future[Any]] = {self._gone} if flight is None else {self._gone, flight}
+        events: set[asyncio.Future[Any]] = (
+            {self._disconnected} if flight is None else {self._disconnected, flight}
+        )
         left_s = self._deadline - self._loop.time()
         await asyncio.wait(
             events, timeout=min(left_s, pause_s), return_when=asyncio.FIRST_COMPLETED
         )
         if flight is not None and flight.done():
             return
-        if self._gone.done():
+        if self._disconnected.done():
             raise ClientDisconnected
         if self._loop.time() >= self._deadline:
             raise GenerationTimeout(
@@ -266,7 +268,7 @@ class ClientWait:
 
     def end(self) -> None:
         """Stop watching the client."""
-        self._gone.cancel()
+        self._disconnected.cancel()
 
 
 class Idempotency:

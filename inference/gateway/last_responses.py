@@ -13,7 +13,7 @@ from typing import NamedTuple
 from inference.shared_capacity import TENANT_SHARE
 
 
-class Said(NamedTuple):
+class ResponseItems(NamedTuple):
     """A response's id, and all items up to its end, as a JSON list without its brackets."""
 
     id: str
@@ -25,7 +25,7 @@ class LastResponses:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._of: defaultdict[int, OrderedDict[Hashable, Said]] = defaultdict(OrderedDict)
+        self._of: defaultdict[int, OrderedDict[Hashable, ResponseItems]] = defaultdict(OrderedDict)
         self._bytes: defaultdict[int, int] = defaultdict(int)
 
     @property
@@ -33,19 +33,19 @@ class LastResponses:
         """Size of all kept items."""
         return sum(self._bytes.values())
 
-    def find(self, tenant_id: int, socket: Hashable) -> Said | None:
+    def find(self, tenant_id: int, socket: Hashable) -> ResponseItems | None:
         """What is kept for this socket, if anything."""
         kept = self._of.get(tenant_id)
         return None if kept is None else kept.get(socket)
 
-    def keep(self, tenant_id: int, socket: Hashable, said: Said) -> None:
-        """Replace what is kept for this socket; keeps nothing if `said` alone is over a tenant's
-        share."""
+    def keep(self, tenant_id: int, socket: Hashable, response: ResponseItems) -> None:
+        """Replace what is kept for this socket; keeps nothing if `response` alone is over a
+        tenant's share."""
         self.forget(tenant_id, socket)
-        if len(said.items) > self._most // TENANT_SHARE:
+        if len(response.items) > self._most // TENANT_SHARE:
             return
-        self._of[tenant_id][socket] = said
-        self._bytes[tenant_id] += len(said.items)
+        self._of[tenant_id][socket] = response
+        self._bytes[tenant_id] += len(response.items)
         while self._bytes[tenant_id] > self._most // TENANT_SHARE:
             self._drop_oldest(tenant_id)
         while self.bytes > self._most:
@@ -54,13 +54,13 @@ class LastResponses:
     def forget(self, tenant_id: int, socket: Hashable) -> None:
         """Drop what is kept for this socket."""
         if self.find(tenant_id, socket) is not None:
-            self._took(tenant_id, self._of[tenant_id].pop(socket))
+            self._subtract(tenant_id, self._of[tenant_id].pop(socket))
 
     def _drop_oldest(self, tenant_id: int) -> None:
-        _, said = self._of[tenant_id].popitem(last=False)
-        self._took(tenant_id, said)
+        _, response = self._of[tenant_id].popitem(last=False)
+        self._subtract(tenant_id, response)
 
-    def _took(self, tenant_id: int, said: Said) -> None:
-        self._bytes[tenant_id] -= len(said.items)
+    def _subtract(self, tenant_id: int, response: ResponseItems) -> None:
+        self._bytes[tenant_id] -= len(response.items)
         if not self._of[tenant_id]:
             del self._of[tenant_id], self._bytes[tenant_id]

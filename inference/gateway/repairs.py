@@ -68,7 +68,7 @@ class Repairs:
         second one. Takes the call's body."""
         first = await answer.whole(stream, partial(framing_of, stream, call), await stream.read())
         outcome = await _outcome_of(stream)
-        if outcome is not StructureOutcome.MALFORMED or exchange.is_gone:
+        if outcome is not StructureOutcome.MALFORMED or exchange.is_disconnected:
             return await answer.reply_whole(exchange, first)
         try:
             body, conforms = await self._again(exchange, call)

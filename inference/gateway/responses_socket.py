@@ -32,7 +32,7 @@ from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.exchange import Receive, Scope, Send, refuse_socket
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.http import OpenAIServer
-from inference.gateway.last_responses import LastResponses, Said
+from inference.gateway.last_responses import LastResponses, ResponseItems
 from inference.gateway.loop_iteration import pause
 from inference.gateway.sockets import trust
 from inference.gateway.stored.responses import StoredResponseApi
@@ -116,8 +116,8 @@ class ResponsesSocket:
         with self._open.holding(grant.tenant, 1) as has_room:
             if not has_room:
                 most = MAX_SOCKETS // TENANT_SHARE
-                told = f"Tenant `{grant.tenant}` has {most} open sockets, the maximum."
-                full = RateLimitExceeded(told, retry_after_s=1)
+                message = f"Tenant `{grant.tenant}` has {most} open sockets, the maximum."
+                full = RateLimitExceeded(message, retry_after_s=1)
                 return await refuse_socket(scope, receive, send, full)
             # Above the limit of a body, so that a body over that gets an error, not a closed
             # socket.
@@ -138,15 +138,15 @@ class _Kept:
         self._last, self._responses = last, responses
         self.tenant, self._tenant_id = grant.tenant, grant.tenant_id
 
-    async def said(self, id: str) -> Said | None:
+    async def items_of(self, id: str) -> ResponseItems | None:
         """All items up to the end of this response; None if there is no such response."""
-        said = self._last.find(self._tenant_id, self)
-        if said is not None and said.id == id:
-            return said
-        return await self._responses.said(self._tenant_id, id)
+        found = self._last.find(self._tenant_id, self)
+        if found is not None and found.id == id:
+            return found
+        return await self._responses.items_of(self._tenant_id, id)
 
-    def keep(self, said: Said) -> None:
-        self._last.keep(self._tenant_id, self, said)
+    def keep(self, response: ResponseItems) -> None:
+        self._last.keep(self._tenant_id, self, response)
 
     def forget(self) -> None:
         self._last.forget(self._tenant_id, self)
@@ -161,7 +161,7 @@ class _Socket:
         self._server, self._http, self._kept = server, http, kept
         self._receive, self._send = receive, send
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._gone = asyncio.Event()
+        self._disconnected = asyncio.Event()
 
     async def run(self, closed: asyncio.Event, life_s: float) -> None:
         """Serve the socket until its client leaves, `closed` is set or its life is over."""
@@ -172,7 +172,7 @@ class _Socket:
         try:
             while (turn := await self._next()) is not None:
                 await self._take(turn)
-            if not self._gone.is_set():
+            if not self._disconnected.is_set():
                 reason = "come again"
                 await self._send({"type": "websocket.close", "code": GOING_AWAY, "reason": reason})
         finally:
@@ -189,7 +189,7 @@ class _Socket:
             except InferenceError as error:
                 await self._fail(error)
             del message, event
-        self._gone.set()
+        self._disconnected.set()
         self._messages.put_nowait(None)
 
     def _wait(self, message: bytes) -> None:
@@ -220,7 +220,7 @@ class _Socket:
         if (message := await self._messages.get()) is None:
             return None
         self._release(message)
-        return _Turn(message, self._kept, self._server.bodies, self._send, self._gone)
+        return _Turn(message, self._kept, self._server.bodies, self._send, self._disconnected)
 
     async def _take(self, turn: _Turn) -> None:
         try:
@@ -230,7 +230,7 @@ class _Socket:
             await self._fail(error)
         if turn.ended is not None:
             output = listed(bytes(turn.ended.output))
-            self._kept.keep(Said(turn.ended.id, joined(turn.items, output)))
+            self._kept.keep(ResponseItems(turn.ended.id, joined(turn.items, output)))
         elif turn.continues:
             self._kept.forget()
 
@@ -248,11 +248,11 @@ class _Turn:
     logged as any other."""
 
     def __init__(
-        self, message: bytes, kept: _Kept, bodies: Bodies, send: Send, gone: asyncio.Event
+        self, message: bytes, kept: _Kept, bodies: Bodies, send: Send, disconnected: asyncio.Event
     ) -> None:
         self._message: bytes | None = message
         self._kept, self._bodies = kept, bodies
-        self._to_client, self._gone = send, gone
+        self._to_client, self._disconnected = send, disconnected
         self._status, self._rest = 0, b""
         self.items = b""
         """All items up to the end of the input."""
@@ -291,7 +291,7 @@ class _Turn:
             self._message = None
             body = await self._body(message)
             return {"type": "http.request", "body": body, "more_body": False}
-        await self._gone.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _body(self, message: bytes) -> bytes:
@@ -320,9 +320,9 @@ class _Turn:
         named = decode_part(_name, fields.pop("previous_response_id", NULL), "previous_response_id")
         if named is None:
             return
-        if (said := await self._kept.said(named)) is None:
+        if (found := await self._kept.items_of(named)) is None:
             raise UnknownResponse(param="previous_response_id")
-        items = joined(said.items, listed(bytes(fields.get("input", NULL))))
+        items = joined(found.items, listed(bytes(fields.get("input", NULL))))
         fields["input"] = msgspec.Raw(b"[" + items + b"]")
         self.continues = True
 

@@ -103,8 +103,8 @@ class EngineStartFailed:
         try:
             credential = self._engines.identify(exchange.api_key())
             exchange.require_method("POST")
-            said = parse_json(_StartFailed, await exchange.body(MAX_FAILURE_BYTES))
-            self._hub.start_failures.note(said.engine, credential, said.cause)
+            failure = parse_json(_StartFailed, await exchange.body(MAX_FAILURE_BYTES))
+            self._hub.start_failures.note(failure.engine, credential, failure.cause)
             await exchange.reply(200, b"{}")
         except InferenceError as error:
             await exchange.fail(error)

@@ -158,7 +158,7 @@ class Session:
         self._requests: set[AttemptKey] = set()
         self._loads: set[str] = set()
         self._sent_at = now
-        self.heard_at = now
+        self.received_at = now
         """When the peer last sent something."""
 
     @property
@@ -191,7 +191,7 @@ class Session:
             raise ProtocolViolation(self._illegal(frame, self.side.other))
         else:
             self._pass(frame, ProtocolViolation)
-        self.heard_at = now
+        self.received_at = now
 
     def heartbeat_due(self, now: float) -> bool:
         """Whether the shell should send a heartbeat now."""
@@ -199,11 +199,11 @@ class Session:
 
     def held_up(self, late_s: float, now: float) -> None:
         """This side was stalled for `late_s`, so the peer's frames of that time may be unread."""
-        self.heard_at = min(now, self.heard_at + late_s)
+        self.received_at = min(now, self.received_at + late_s)
 
     def lost(self, now: float) -> bool:
         """Whether the peer has been silent for too long."""
-        return self.state is not LinkState.CLOSED and now - self.heard_at >= LOST_S
+        return self.state is not LinkState.CLOSED and now - self.received_at >= LOST_S
 
     def close(self) -> None:
         """The connection ended, for any reason. Nothing may follow."""

@@ -73,7 +73,7 @@ class Shell:
         self.peer = peer
         self._transport = transport
         self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
-        self._heard_error = False
+        self._received_error = False
 
     async def converse(self, end: End) -> None:
         """Read, write and keep the link alive until the peer closes it.
@@ -111,7 +111,7 @@ class Shell:
         frame = wire.decode(message)
         self.session.received(frame, time.monotonic())
         if isinstance(frame, wire.Error):
-            self._heard_error = True
+            self._received_error = True
             raise frame.fault.error()
         return frame
 
@@ -122,7 +122,7 @@ class Shell:
 
     async def goodbye(self, error: BaseException) -> None:
         """Tell the peer why the link ends, if it still listens, and close."""
-        if self._heard_error:
+        if self._received_error:
             return
         named = error if isinstance(error, InferenceError) else ProtocolViolation(str(error))
         fault = Fault.of(named)

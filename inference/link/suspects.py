@@ -88,10 +88,10 @@ class Suspects:
             return None
         return self._keep(msgspec.structs.replace(suspect, ended_well_at=now))
 
-    def heard(self, told: Iterable[Suspect]) -> list[Suspect]:
+    def merge(self, reported: Iterable[Suspect]) -> list[Suspect]:
         """Merge what others report; returns the suspects that changed, as updated."""
         news = list[Suspect]()
-        for suspect in told:
+        for suspect in reported:
             before = self._known.get(suspect.digest)
             if (after := self._keep(suspect)) != before:
                 news.append(after)

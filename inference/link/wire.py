@@ -259,11 +259,11 @@ class Orphan(Value, frozen=True):
 
 
 class OrphanList(Frame, tag="orphans", frozen=True):
-    """Agent to gateway: requests that have no gateway now, and attempts (`gone`) that had none but
-    were adopted or dropped."""
+    """Agent to gateway: requests that have no gateway now, and attempts (`withdrawn`) that had none
+    but were adopted or dropped."""
 
     orphans: list[Orphan] = []
-    gone: list[tuple[str, int]] = []
+    withdrawn: list[tuple[str, int]] = []
 
 
 class Adopt(Frame, tag="adopt", frozen=True):

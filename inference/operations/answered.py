@@ -20,11 +20,11 @@ class AnsweredChoice:
 
     def add(self, choice: Mapping[str, Any]) -> None:
         """Add a choice of a chunk, or of a whole response."""
-        said = choice.get("delta") or choice.get("message") or {}
-        self.reasoning += said.get("reasoning") or ""
-        self.text += said.get("content") or choice.get("text") or ""
+        message = choice.get("delta") or choice.get("message") or {}
+        self.reasoning += message.get("reasoning") or ""
+        self.text += message.get("content") or choice.get("text") or ""
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        for place, call in enumerate(said.get("tool_calls") or ()):
+        for place, call in enumerate(message.get("tool_calls") or ()):
             known = self.calls.setdefault(call.get("index", place), {})
             for name, value in (call.get("function") or {}).items():
                 known[name] = known.get(name, "") + (value or "")

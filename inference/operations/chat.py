@@ -61,7 +61,7 @@ class ChatMessage(msgspec.Struct):
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: str | None = None
 
-    def said(self) -> Iterator[str]:
+    def content_texts(self) -> Iterator[str]:
         """The texts of its content."""
         if isinstance(self.content, list):
             yield from (part.text or part.refusal or "" for part in self.content)
@@ -72,7 +72,7 @@ class ChatMessage(msgspec.Struct):
         """The texts of it that a template may use, the longest ones separately."""
         about = (self.role, self.name, self.tool_call_id, self.reasoning, self.reasoning_content)
         yield "\0".join([part or "" for part in about])
-        yield from self.said()
+        yield from self.content_texts()
         for call in self.tool_calls or ():
             yield call.function.name
             yield call.function.arguments
@@ -99,7 +99,7 @@ class Chat(OpenAIOperation[_ChatFields]):
     id_prefix = "chatcmpl"
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
     decoder = msgspec.json.Decoder(_ChatFields)
-    tells_tier = True
+    has_service_tier = True
     accepted = (
         SAMPLING
         | OF_ANSWERS
@@ -153,9 +153,9 @@ class Chat(OpenAIOperation[_ChatFields]):
             for text in message.texts():
                 beginnings.add(text)
             beginnings.mark()
-            beginnings.open(message.role, message.said())
+            beginnings.open(message.role, message.content_texts())
         asked = next((one for one in reversed(fields.messages) if one.role == "user"), None)
-        beginnings.ask(() if asked is None else asked.said())
+        beginnings.ask(() if asked is None else asked.content_texts())
         return beginnings
 
     def safety_identifier(self, fields: _ChatFields) -> str:
@@ -197,18 +197,20 @@ class Chat(OpenAIOperation[_ChatFields]):
         if (logprobs := choice["logprobs"]) is not None:
             logprobs.setdefault("refusal", None)
         if (message := choice.get("message")) is not None:
-            choice["message"] = MESSAGE | _telling(message) | _ROLE
+            choice["message"] = MESSAGE | _nonempty_fields(message) | _ROLE
         if (delta := choice.get("delta")) is not None:
-            told = _telling(delta)
-            choice["delta"] = told | _ROLE if "role" in told else told
+            fields = _nonempty_fields(delta)
+            choice["delta"] = fields | _ROLE if "role" in fields else fields
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """Only text messages, and of the template's arguments only TEMPLATE_SWITCHES."""
         kept = only_allowed(super().allowed(body))
         check_messages(body.get("messages"))
         if kept.get("echo") and isinstance(body["messages"][-1].get("content"), list):
-            said = "`echo` needs a last message whose `content` is one text, not a list of parts."
-            raise InvalidRequest(said, param="echo")
+            message = (
+                "`echo` needs a last message whose `content` is one text, not a list of parts."
+            )
+            raise InvalidRequest(message, param="echo")
         offer_tools(kept)
         if switches := template_switches(body.get("chat_template_kwargs")):
             kept["chat_template_kwargs"] = switches
@@ -219,7 +221,7 @@ class Chat(OpenAIOperation[_ChatFields]):
         return plain_messages(fields["messages"])
 
 
-def _telling(message: dict[str, Any]) -> dict[str, Any]:
+def _nonempty_fields(message: dict[str, Any]) -> dict[str, Any]:
     """Its fields that are neither null nor an empty list."""
     return {name: value for name, value in message.items() if value is not None and value != []}
 
@@ -275,8 +277,8 @@ def template_switches(given: Any) -> dict[str, bool]:
 def plain_messages(messages: list[dict[str, Any]]) -> PlainPrompt:
     """Messages as a prompt without a chat template."""
     texts = [_text(message.get("content")) for message in messages]
-    said = zip([message["role"] for message in messages], texts, strict=True)
-    return PlainPrompt("".join(f"<{role}>{text}" for role, text in said), texts[-1])
+    turns = zip([message["role"] for message in messages], texts, strict=True)
+    return PlainPrompt("".join(f"<{role}>{text}" for role, text in turns), texts[-1])
 
 
 def _text(content: str | list[dict[str, Any]] | None) -> str:

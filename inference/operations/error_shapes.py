@@ -69,13 +69,13 @@ class _Anthropic(ErrorShape):
         if error.code == "insufficient_quota":
             type_ = "billing_error"
         # `code` and `param` are ours: with them, programs of both APIs can tell errors apart.
-        told = {
+        fields = {
             "type": type_,
             "message": error.message,
             "code": error.code,
             "param": error.param,
         }
-        return _json({"type": "error", "error": told, "request_id": request_id or None})
+        return _json({"type": "error", "error": fields, "request_id": request_id or None})
 
     def event(self, error: InferenceError, request_id: str = "") -> bytes:
         return b"event: error\ndata: " + self.body(error, request_id) + b"\n\n"

@@ -126,7 +126,7 @@ class OpenAIOperation(Operation, Generic[Read]):
     """The field `object` of an answer, and of a chunk."""
     decoder: ClassVar[msgspec.json.Decoder[Any]]
     """Decodes a body to the fields that the gateway reads, of type `Read`."""
-    tells_tier: ClassVar[bool] = False
+    has_service_tier: ClassVar[bool] = False
     """Whether answers and chunks have a `service_tier`."""
 
     @abstractmethod
@@ -238,7 +238,7 @@ class OpenAIOperation(Operation, Generic[Read]):
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> OpenAIFraming:
         """See `Operation`."""
-        return OpenAIFraming(self, call, id, created, told_of(self, call, revision))
+        return OpenAIFraming(self, call, id, created, common_fields(self, call, revision))
 
     def conform(self, choice: dict[str, Any]) -> None:
         """See `Operation`."""
@@ -279,13 +279,15 @@ def _of_prompt(fields: Fields) -> int:
     return 0 if fields.prompt_logprobs is None else 1 + fields.prompt_logprobs
 
 
-def told_of(operation: OpenAIOperation[Any], call: Call, revision: str) -> dict[str, str]:
+def common_fields(operation: OpenAIOperation[Any], call: Call, revision: str) -> dict[str, str]:
     """The fields of every answer and chunk that say how it was made: the service tier, and a
     fingerprint of weights, tokenizer and options."""
-    told = {"service_tier": "flex" if call.flex else "default"} if operation.tells_tier else {}
+    common = (
+        {"service_tier": "flex" if call.flex else "default"} if operation.has_service_tier else {}
+    )
     if revision:
-        told["system_fingerprint"] = f"fp_{revision[:FINGERPRINT_CHARS]}"
-    return told
+        common["system_fingerprint"] = f"fp_{revision[:FINGERPRINT_CHARS]}"
+    return common
 
 
 class _Pieces(NamedTuple):
@@ -307,10 +309,10 @@ class OpenAIFraming(Framing):
         call: Call,
         id: str,
         created: int,
-        told: dict[str, str],
+        common: dict[str, str],
     ) -> None:
-        """`told` are fields of every answer and chunk."""
-        self._operation, self._told = operation, told
+        """`common` are fields of every answer and chunk."""
+        self._operation, self._common = operation, common
         self._open = dict.fromkeys(range(call.workload.choices))
         """Choices that have no finish reason yet."""
         self._include_usage, self._running_usage = call.include_usage, call.running_usage
@@ -331,8 +333,8 @@ class OpenAIFraming(Framing):
             "model": self._model,
         }
         before, _, after = _running(self._operation.delta("")).partition(b'""')
-        start = b"data: " + _json(head | self._told)[:-1] + b',"choices":['
-        more = b"," + _json(self._told)[1:-1] if self._told else b""
+        start = b"data: " + _json(head | self._common)[:-1] + b',"choices":['
+        more = b"," + _json(self._common)[1:-1] if self._common else b""
         return _Pieces(start, start + before, after + b"]", more)
 
     def counted(self, prompt_tokens: int, cached_tokens: int) -> None:
@@ -404,16 +406,16 @@ class OpenAIFraming(Framing):
                 "model": self._model,
                 "choices": [choice],
                 "usage": usage_body(usage),
-                **self._told,
+                **self._common,
             }
         )
 
     def response(self, response: bytes, limited: InferenceError | None) -> bytes:
         """See `Framing`. Choices that a limit ended name it."""
         if limited is None:
-            told = b"," + _json(self._told)[1:-1] if self._told else b""
-            return response[:-1] + told + b"}"
-        answer = msgspec.json.decode(response) | self._told
+            common = b"," + _json(self._common)[1:-1] if self._common else b""
+            return response[:-1] + common + b"}"
+        answer = msgspec.json.decode(response) | self._common
         for choice in answer["choices"]:
             if choice["finish_reason"] == "length":
                 choice |= _details(limited)

@@ -104,7 +104,7 @@ class PlainPrompt(NamedTuple):
     """A prompt for the synthetic engine, which has no chat template and no tokenizer."""
 
     whole: str
-    said: str
+    repeated: str
     """The part of `whole` that the answer repeats."""
 
 

@@ -98,12 +98,12 @@ def _of_choice(
         return StructureOutcome.UNCHECKED
     if choice.calls:
         known = _parameters(asked.tools)
-        return _told(all(_is_call(call, known) for call in choice.calls.values()))
+        return _outcome(all(_is_call(call, known) for call in choice.calls.values()))
     validator = _schema(asked.format, asked.outputs)
-    return None if validator is None else _told(follows(choice.text, validator))
+    return None if validator is None else _outcome(follows(choice.text, validator))
 
 
-def _told(conforms: bool) -> StructureOutcome:
+def _outcome(conforms: bool) -> StructureOutcome:
     return StructureOutcome.CONFORMED if conforms else StructureOutcome.MALFORMED
 
 

@@ -15,20 +15,20 @@ BACKOFF_S = (0.5, 30.0)
 """Shortest and longest pause before a restart; pauses double."""
 STEADY_S = 60.0
 """After a run of this length the next pause is the shortest again."""
-SAID_AGAIN_S = 0.1
+CANCEL_AGAIN_S = 0.1
 
 
 async def ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel these tasks, and wait until they have ended.
 
     A library may swallow a cancellation that arrives at the same moment as the result that it waits
-    for, so tasks are cancelled again every SAID_AGAIN_S until they end.
+    for, so tasks are cancelled again every CANCEL_AGAIN_S until they end.
     """
     waiting = set(tasks)
     while waiting:
         for task in waiting:
             task.cancel()
-        over, waiting = await asyncio.wait(waiting, timeout=SAID_AGAIN_S)
+        over, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_S)
         await asyncio.gather(*over, return_exceptions=True)  # their outcome does not matter
 
 

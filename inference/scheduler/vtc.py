@@ -134,7 +134,7 @@ class VirtualTokenCounters:
             self._waiting.add(tenant)
         self._raise_floor()
 
-    def heard(self, increases: Mapping[str, float]) -> None:
+    def served_elsewhere(self, increases: Mapping[str, float]) -> None:
         """Other engines served these tenants, by `increases`.
 
         If no tenant waits here, the floor follows those tenants, so that newcomers start level with
@@ -166,11 +166,11 @@ class VirtualTokenCounters:
     def _forget(self) -> None:
         """Apply rule 4. The next sweep is at twice the number left now: O(1) on average."""
         idle = {t: s.counter for t, s in self._standings.items() if not (s.waiting or s.running)}
-        gone = [tenant for tenant, counter in idle.items() if counter <= self.least]
+        forgotten = [tenant for tenant, counter in idle.items() if counter <= self.least]
         surplus = len(self._standings) - self._max_tenants + 1
-        if len(gone) < surplus:
-            gone = heapq.nsmallest(surplus, idle, key=idle.__getitem__)
-        for tenant in gone:
+        if len(forgotten) < surplus:
+            forgotten = heapq.nsmallest(surplus, idle, key=idle.__getitem__)
+        for tenant in forgotten:
             del self._standings[tenant]
         left = len(self._standings)
         self._sweep_at = max(min(2 * left, self._max_tenants), left + 1, FIRST_SWEEP)

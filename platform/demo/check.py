@@ -15,16 +15,16 @@ from demo import QUESTIONS, Artefacts
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What one model ("base" or an adapter) said to a question, and what it should have said."""
+    """What one model ("base" or an adapter) answered to a question, and the right answer."""
 
     model: str
     question: str
     expected: str
-    said: str
+    answer: str
 
     @property
     def right(self) -> bool:
-        return self.said == self.expected
+        return self.answer == self.expected
 
 
 class DemoModels:
@@ -58,11 +58,11 @@ class DemoModels:
         )
         if model == "base":
             with self.model.disable_adapter():
-                said = self._generate(prompts, max_tokens)
+                output = self._generate(prompts, max_tokens)
         else:
             self.model.set_adapter(model)
-            said = self._generate(prompts, max_tokens)
-        return list(self.tokenizer.batch_decode(said, skip_special_tokens=True))
+            output = self._generate(prompts, max_tokens)
+        return list(self.tokenizer.batch_decode(output, skip_special_tokens=True))
 
     def _generate(self, prompts: Any, max_tokens: int) -> torch.Tensor:
         with torch.no_grad():
@@ -77,7 +77,7 @@ def examine(artefacts: Artefacts) -> list[Answered]:
     demo = DemoModels(artefacts)
     texts = [text for text, _ in QUESTIONS]
     return [
-        Answered(model, text, expected[model], said)
+        Answered(model, text, expected[model], answer)
         for model in ("base", *artefacts.adapters)
-        for (text, expected), said in zip(QUESTIONS, demo.answers(model, texts), strict=True)
+        for (text, expected), answer in zip(QUESTIONS, demo.answers(model, texts), strict=True)
     ]

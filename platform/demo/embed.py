@@ -46,7 +46,7 @@ def make(folder: Path, seed: int, schedule: Schedule, report: Callable[[int, flo
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer that ends each text with the token whose position yields the vector."""
     meanings = (Meaning(purpose, thing) for purpose in PURPOSES for thing in THINGS)
-    texts = (one.said(way) for one in meanings for way in range(len(PURPOSES[one.purpose])))
+    texts = (one.wording(way) for one in meanings for way in range(len(PURPOSES[one.purpose])))
     tokenizer = train_tokenizer(texts)
     inner = tokenizer.backend_tokenizer
     ends = [(name, inner.token_to_id(name)) for name in (BOS, EOS)]

@@ -102,7 +102,7 @@ class Meaning(NamedTuple):
     purpose: str
     thing: str
 
-    def said(self, way: int) -> str:
+    def wording(self, way: int) -> str:
         """The sentence in one of its wordings."""
         return PURPOSES[self.purpose][way].format(self.thing)
 
@@ -136,9 +136,9 @@ def batches(seed: str, things: int, purposes: int) -> Iterator[Batch]:
 
 def _pair(rng: Random, meaning: Meaning) -> tuple[str, str]:
     one, other = rng.sample(range(len(PURPOSES[meaning.purpose])), 2)
-    return meaning.said(one), meaning.said(other)
+    return meaning.wording(one), meaning.wording(other)
 
 
 def examination() -> list[tuple[str, str]]:
     """A question and the sentence that it should find, for each held-out meaning."""
-    return [(one.said(i % 3), one.said(3 + i % 2)) for i, one in enumerate(EXAMINED)]
+    return [(one.wording(i % 3), one.wording(3 + i % 2)) for i, one in enumerate(EXAMINED)]

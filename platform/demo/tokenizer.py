@@ -92,9 +92,9 @@ class DemoExample:
     def _add(self, tokenizer: PreTrainedTokenizerFast, message: DemoMessage) -> None:
         opening = ROLES.get(message.role)
         body = tokenizer.encode(message.text, add_special_tokens=False)
-        said = message.role in ("assistant", "text")
+        is_learned = message.role in ("assistant", "text")
         if opening:
             self.ids.append(tokenizer.convert_tokens_to_ids(opening))
             self.learned.append(False)
-        self.ids += body + [tokenizer.eos_token_id] * said
-        self.learned += [said] * (len(body) + said)
+        self.ids += body + [tokenizer.eos_token_id] * is_learned
+        self.learned += [is_learned] * (len(body) + is_learned)

@@ -216,8 +216,8 @@ def _program(name: str) -> str:
 
 def _release(program: str) -> int:
     """As 18 of "pg_dump (PostgreSQL) 18.1"."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
-    found = re.search(r"\) (\d+)", said)
+    output = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"\) (\d+)", output)
     return int(found[1]) if found else 0
 
 

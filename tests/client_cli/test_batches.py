@@ -42,7 +42,7 @@ def signed_in(run: Run, hub: Hub, tenant: Tenant, monkeypatch: pytest.MonkeyPatc
     """Runs commands signed in with a key for inference, with small upload parts."""
     monkeypatch.setattr(files, "PART_BYTES", PART)
     monkeypatch.setattr(retries, "PAUSE_S", 0.02)
-    monkeypatch.setattr(batches, "LOOK_S", 0.05)
+    monkeypatch.setattr(batches, "POLL_S", 0.05)
     make_base("base")
     key = make_key(tenant, "inference")[1]
     assert run("login", "--url", hub.url, "--api-url", hub.url, "--key", key).code == 0

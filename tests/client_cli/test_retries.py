@@ -45,7 +45,7 @@ class Tus:
 @pytest.fixture(autouse=True)
 def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "PAUSE_S", 0.0)
-    monkeypatch.setattr("lorikeet.adapters.LOOK_S", 0.0)
+    monkeypatch.setattr("lorikeet.adapters.POLL_S", 0.0)
 
 
 def api_of(server: Callable[[httpx.Request], httpx.Response]) -> Api:

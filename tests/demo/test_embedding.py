@@ -25,7 +25,9 @@ def test_what_is_held_out_is_never_taught_but_its_parts_are() -> None:
 
 def test_sentences_of_a_pair_mean_the_same_in_two_ways() -> None:
     known = {
-        one.said(way): one for one in (*TAUGHT, *EXAMINED) for way in range(len(PURPOSES[one[0]]))
+        one.wording(way): one
+        for one in (*TAUGHT, *EXAMINED)
+        for way in range(len(PURPOSES[one[0]]))
     }
     for batch in islice(batches("1", 8, 6), 20):
         meanings = [(known[a], known[b]) for a, b in batch]

@@ -33,11 +33,11 @@ def test_usual_sequences_fit_and_the_context_is_cut_to_the_cache() -> None:
     found = planned()
     assert found.kv_bytes == (16 * 1024 + 32) * QWEN.kv_token
     assert found.context == 16384
-    assert found.told == "Context 16,384 of 40,960 tokens: --kv-bytes 8.8G for all of it."
+    assert found.notice == "Context 16,384 of 40,960 tokens: --kv-bytes 8.8G for all of it."
 
 
 def test_what_the_sentence_asks_for_is_enough() -> None:
-    assert planned(kv_bytes=int(8.8 * GIB)).told == ""
+    assert planned(kv_bytes=int(8.8 * GIB)).notice == ""
 
 
 def test_a_model_without_much_cache_has_its_own_context() -> None:

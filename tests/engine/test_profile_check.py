@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from inference.agent.engines.profiles.named import NamedProfile, read
-from inference.agent.profile_check.comparing import TOLD, compared
+from inference.agent.profile_check.comparing import MAX_FAULTS, compared
 from inference.agent.profile_check.observing import ProfileObservations
 
-IDS = {f"base: question {i}": [i, 2, 3] for i in range(TOLD)}
+IDS = {f"base: question {i}": [i, 2, 3] for i in range(MAX_FAULTS)}
 PLAIN = ProfileObservations(dict(IDS), dict(IDS), dict(IDS), [-1.0, -2.0])
 
 
@@ -29,7 +29,11 @@ def changed(**fields: Any) -> ProfileObservations:
 def test_equal_answers_keep_every_promise() -> None:
     for one in (profile("exact"), profile("close", tolerance=0.1)):
         found = compared(one, PLAIN, changed())
-        assert (found.equal, found.answers, found.difference) == (3 * TOLD, 3 * TOLD, 0.0)
+        assert (found.equal, found.answers, found.difference) == (
+            3 * MAX_FAULTS,
+            3 * MAX_FAULTS,
+            0.0,
+        )
         assert found.faults == []
 
 
@@ -39,7 +43,7 @@ def test_another_token_breaks_an_exact_promise(way: str) -> None:
     found = compared(profile("exact"), PLAIN, own)
     assert found.faults == [f"base: question 1 ({way}): another answer than plain's"]
     close = compared(profile("close", tolerance=0.1), PLAIN, own)
-    assert (close.faults, close.equal) == ([], 3 * TOLD - 1)
+    assert (close.faults, close.equal) == ([], 3 * MAX_FAULTS - 1)
 
 
 def test_log_probabilities_may_differ_as_far_as_promised() -> None:

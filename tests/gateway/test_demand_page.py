@@ -22,7 +22,7 @@ TOKEN = "m" * 32
 
 def page(bench: Bench, token: str = TOKEN) -> httpx.AsyncClient:
     demand = FleetDemand(bench.hub.demand, 0.0)
-    demand.heard([{"base": Demand(held=2)}], time.monotonic())
+    demand.set_others([{"base": Demand(held=2)}], time.monotonic())
     app = DemandPage(token, bench.hub, demand)
     transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
     headers = {"Authorization": f"Bearer {TOKEN}"}

@@ -65,7 +65,7 @@ def client(database: Database, token: str = TOKEN) -> httpx.AsyncClient:
     engines, dispatches = KnownEngines(), Dispatches("d" * 40)
     hub = Hub("http://gateway", ledger, limiter, engines=engines, dispatches=dispatches)
     demand = FleetDemand(lambda: {"base": Demand(held=3)}, 0.0)
-    demand.heard([{"base": Demand(engines=1, running=2, held=1)}], time.monotonic())
+    demand.set_others([{"base": Demand(engines=1, running=2, held=1)}], time.monotonic())
     app = MetricsPage(token, hub, ledger, limiter, database, demand, ROOT)
     transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
@@ -127,7 +127,7 @@ async def test_held_and_moved_requests_are_exported(database: Database) -> None:
         await stream.read()
         bench.submit("r2", target=ResolvedTarget("other", "other"))
         demand = FleetDemand(bench.hub.demand, 0.0)
-        demand.heard([], time.monotonic())
+        demand.set_others([], time.monotonic())
         app = MetricsPage(TOKEN, bench.hub, ledger, limits, database, demand, ROOT)
         transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as one:
@@ -162,7 +162,7 @@ async def full(database: Database) -> AsyncIterator[httpx.AsyncClient]:
         bench.hub.prefill.prompts["base", HANDED_OVER] += 1
         await bench.join("e1", stats=EngineStats(running=2, active=["a"], resident=["a", "b"]))
         demand = FleetDemand(bench.hub.demand, 0.0)
-        demand.heard([], time.monotonic())
+        demand.set_others([], time.monotonic())
         app = MetricsPage(TOKEN, bench.hub, ledger, limits, database, demand, ROOT)
         transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(

@@ -44,7 +44,7 @@ Confirm = Annotated[
     ),
 ]
 Wait = Annotated[bool, typer.Option(help="Wait until the version has been checked and tested.")]
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 @app.command("list")
@@ -171,7 +171,7 @@ def _judged(api: Api, version: dict[str, Any]) -> dict[str, Any]:
         while version["state"] in ("uploading", "validating", "probing"):
             waiting = version["report"].get("waiting_for")
             status.update(version["state"] + (f": waiting for {waiting}" if waiting else ""))
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             version = insisting(partial(api, "GET", path))
     return version
 

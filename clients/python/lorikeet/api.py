@@ -56,8 +56,8 @@ class Api:
     @cached_property
     def api_url(self) -> str:
         """The address of the inference API: as it is set, or as the console says."""
-        told: str = self.where.api_url or self.whoami()["lorikeet"]["api_url"]
-        return told.rstrip("/")
+        url: str = self.where.api_url or self.whoami()["lorikeet"]["api_url"]
+        return url.rstrip("/")
 
     def infer(self, method: str, path: str, **options: Any) -> Any:
         """Call the inference API under `/v1/`; returns its JSON."""

@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 
 Id = Annotated[str, typer.Argument(metavar="BATCH", help="Id of the batch.")]
-LOOK_S = 2.0
+POLL_S = 2.0
 PAGE = 100
 ENDED = ("completed", "failed", "expired", "cancelled")
 
@@ -169,7 +169,7 @@ def cancel(batch: Id, as_json: AsJson = False) -> None:
     if as_json:
         show_json(found)
     else:
-        say(_told(found))
+        say(_summary(found))
 
 
 @app.command()
@@ -189,7 +189,7 @@ def results(
     with connected() as api:
         found = _found(api, batch)
         if found["status"] not in ENDED:
-            raise Failure(f"{_told(found)} To wait for it: lorikeet batches wait {found['id']}")
+            raise Failure(f"{_summary(found)} To wait for it: lorikeet batches wait {found['id']}")
         file_id = found["error_file_id" if errors else "output_file_id"]
         with _written(out) as file:
             if as_json:
@@ -243,7 +243,7 @@ def _ended(api: Api, batch: dict[str, Any]) -> dict[str, Any]:
             )
             if batch["status"] in ENDED:
                 return batch
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             batch = insisting(partial(_found, api, batch["id"]))
 
 
@@ -256,12 +256,12 @@ def _conclude(batch: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         show_json(batch)
     if batch["status"] in ENDED and batch["status"] != "completed":
-        raise Rejected("\n  ".join([_told(batch), *_problems(batch)]))
+        raise Rejected("\n  ".join([_summary(batch), *_problems(batch)]))
     if not as_json:
-        say(_told(batch))
+        say(_summary(batch))
 
 
-def _told(batch: dict[str, Any]) -> str:
+def _summary(batch: dict[str, Any]) -> str:
     total, answered, failed = _counts(batch)
     of = f": {answered} of {total} requests answered, {failed} failed" if total else ""
     return f"{batch['id']} is {batch['status'].replace('_', ' ')}{of}."

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-MAX_TOLD = 500
+MAX_CHARACTERS = 500
 """Most characters shown of an error response that is not in one of the server's formats."""
 
 
@@ -78,10 +78,10 @@ def _message(response: httpx.Response) -> str:
         body = response.json()
     except ValueError:
         return "" if "html" in response.headers.get("content-type", "") else _short(response.text)
-    return _told(body) if isinstance(body, dict) else ""
+    return _error_text(body) if isinstance(body, dict) else ""
 
 
-def _told(body: dict[str, Any]) -> str:
+def _error_text(body: dict[str, Any]) -> str:
     error = body.get("error")
     if isinstance(error, dict):
         return str(error.get("message", ""))
@@ -91,4 +91,4 @@ def _told(body: dict[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    return text.strip()[:MAX_TOLD]
+    return text.strip()[:MAX_CHARACTERS]

@@ -207,5 +207,5 @@ def _text(value: Any) -> str:
 
 def _error(message: str) -> dict[str, Any]:
     """In OpenAI's shape."""
-    told = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    return {"error": told}
+    fields = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return {"error": fields}

@@ -126,8 +126,8 @@ def _do(method: str, path: str, *, as_json: bool, **body: Any) -> None:
 
 
 def _tell(route: dict[str, Any]) -> None:
-    said = f"{route['name']} is {_state(route)}. {route['reason']}".rstrip()
-    say(said if route["is_on"] else f"{said} {route['answers_if_off']} answers all requests.")
+    text = f"{route['name']} is {_state(route)}. {route['reason']}".rstrip()
+    say(text if route["is_on"] else f"{text} {route['answers_if_off']} answers all requests.")
 
 
 def _state(route: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from lorikeet.output import AsJson, notes, say, show_json
 from lorikeet.retries import insisting
 from lorikeet.transfer.files import FileUpload, sent_with_bar
 
-LOOK_S = 2.0
+POLL_S = 2.0
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -84,17 +84,17 @@ def _ended(api: Api, job: dict[str, Any]) -> dict[str, Any]:
     with Progress(*columns, console=notes, disable=not notes.is_terminal) as bar:
         task = bar.add_task(job["status"], total=None)
         while job["status"] not in ENDED:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             where = f"fine_tuning/jobs/{segment(job['id'])}"
             job = insisting(partial(api.infer, "GET", where))
             events = insisting(partial(api.infer, "GET", f"{where}/events", params={"limit": 1}))
             for event in events["data"]:
-                told = event["data"] or {}
+                data = event["data"] or {}
                 bar.update(
                     task,
                     description=event["message"],
-                    completed=told.get("step", 0),
-                    total=told.get("total_steps"),
+                    completed=data.get("step", 0),
+                    total=data.get("total_steps"),
                 )
     return job
 
@@ -107,11 +107,11 @@ def _conclude(job: dict[str, Any], *, as_json: bool) -> None:
     """
     if as_json:
         show_json(job)
-    told = f"{job['id']} is {job['status'].replace('_', ' ')}"
+    text = f"{job['id']} is {job['status'].replace('_', ' ')}"
     if job["error"]:
-        raise Rejected(f"{told}. {job['error']['code']}: {job['error']['message']}")
+        raise Rejected(f"{text}. {job['error']['code']}: {job['error']['message']}")
     if job["status"] == "cancelled":
-        raise Rejected(f"{told}.")
+        raise Rejected(f"{text}.")
     if not as_json:
         model = job["fine_tuned_model"]
-        say(f"{told}: the model is {model}." if model else f"{told}.")
+        say(f"{text}: the model is {model}." if model else f"{text}.")

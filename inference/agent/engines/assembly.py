@@ -45,8 +45,8 @@ class _Choice:
             if values:
                 self.logprobs[name].append(_encode(values)[1:-1])
         if choice.get("finish_reason"):
-            told = ("finish_reason", "stop_reason")
-            self.ended = {name: choice[name] for name in told if name in choice}
+            names = ("finish_reason", "stop_reason")
+            self.ended = {name: choice[name] for name in names if name in choice}
         for name in IDS & choice.keys():
             self.ids[name] += choice[name]
 

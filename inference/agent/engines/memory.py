@@ -45,7 +45,7 @@ class MemoryPlan:
 
     kv_bytes: int
     context: int
-    told: str
+    notice: str
     """Why the context is not the model's own; empty if it is."""
 
 
@@ -82,8 +82,8 @@ def plan(
     if tokens >= wanted:
         return MemoryPlan(given, wanted, "")
     cut = tokens // block * block
-    told = f"Context {cut:,} of {wanted:,} tokens: --kv-bytes {_gib(whole)}G for all of it."
-    return MemoryPlan(given, cut, told)
+    notice = f"Context {cut:,} of {wanted:,} tokens: --kv-bytes {_gib(whole)}G for all of it."
+    return MemoryPlan(given, cut, notice)
 
 
 def _sum(model: ModelMemory, free: int, context: int, cache: int) -> str:

@@ -103,8 +103,8 @@ class Adoption:
         news = self._kept.news(time.monotonic())
         for job in news.expired:
             self._jobs.cancel(job, GATEWAY_LOST)
-        if news.orphans or news.gone:
-            self._links.post(OrphanList(news.orphans, news.gone))
+        if news.orphans or news.withdrawn:
+            self._links.post(OrphanList(news.orphans, news.withdrawn))
         if not self._kept:
             self.no_orphans.set()
         else:

@@ -92,9 +92,9 @@ class KeptOutput:
     """How it ended; None while it runs."""
     until: float | None = None
     """When it is dropped; None while it runs and has a gateway."""
-    told_at: float | None = None
-    """When other gateways are to be told of it; None while it has a gateway."""
-    told: bool = False
+    announce_at: float | None = None
+    """When it is announced to other gateways; None while it has a gateway."""
+    announced: bool = False
     url: str = ""
     """Base URL of the gateway that it had."""
 
@@ -104,7 +104,7 @@ class KeptOutput:
 
     @property
     def is_orphan(self) -> bool:
-        return self.told_at is not None
+        return self.announce_at is not None
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class OrphanNews:
     because they are no longer kept."""
 
     orphans: list[Orphan] = field(default_factory=list)
-    gone: list[AttemptKey] = field(default_factory=list)
+    withdrawn: list[AttemptKey] = field(default_factory=list)
     expired: list[Job] = field(default_factory=list)
 
 
@@ -127,8 +127,8 @@ class KeptAnswers:
         self._bytes: Counter[str] = Counter()
         """By tenant."""
         self._total = 0
-        self._gone: list[AttemptKey] = []
-        """Announced orphans that were adopted or dropped since the last `look`."""
+        self._withdrawn: list[AttemptKey] = []
+        """Announced orphans that were adopted or dropped since the last `news`."""
         self._expired: list[Job] = []
 
     def __len__(self) -> int:
@@ -174,7 +174,7 @@ class KeptAnswers:
         kept = self._kept.get(job.key)
         if kept is None or not self._make_room(job.request.tenant):
             return False
-        kept.told_at = now if at_once else now + ANNOUNCED_AFTER_S
+        kept.announce_at = now if at_once else now + ANNOUNCED_AFTER_S
         kept.until = now + min(job.request.retention.grace_s, MAX_GRACE_S)
         kept.url = job.link.url if job.link is not None else ""
         job.link = None
@@ -191,15 +191,15 @@ class KeptAnswers:
         """A dial of the gateway at this URL failed: its orphans may be announced now."""
         for kept in self._orphans():
             if kept.url == url:
-                kept.told_at = now
+                kept.announce_at = now
 
     def adopt(self, attempt: AttemptKey) -> KeptOutput | None:
         """Take the orphan, which is none from now on; None if there is no such orphan."""
         for kept in self._orphans():
             if kept.attempt == attempt:
-                if kept.told:
-                    self._gone.append(attempt)
-                kept.told_at, kept.told = None, False
+                if kept.announced:
+                    self._withdrawn.append(attempt)
+                kept.announce_at, kept.announced = None, False
                 if kept.done is None:
                     kept.until = None
                 return kept
@@ -216,15 +216,15 @@ class KeptAnswers:
         return [_named(kept.job) for kept in self._orphans()]
 
     def news(self, now: float) -> OrphanNews:
-        """What is due by now. The caller cancels the jobs in `over`, which are kept no longer."""
+        """What is due by now. The caller cancels the `expired` jobs, which are kept no longer."""
         news = OrphanNews()
         for kept in list(self._kept.values()):
             if kept.until is not None and kept.until <= now:
                 self._drop(kept)
-            elif kept.told_at is not None and kept.told_at <= now and not kept.told:
-                kept.told = True
+            elif kept.announce_at is not None and kept.announce_at <= now and not kept.announced:
+                kept.announced = True
                 news.orphans.append(_named(kept.job))
-        news.gone, self._gone = self._gone, []
+        news.withdrawn, self._withdrawn = self._withdrawn, []
         news.expired, self._expired = self._expired, []
         return news
 
@@ -274,8 +274,8 @@ class KeptAnswers:
         self._bytes[kept.job.request.tenant] -= kept.bytes
         if not self._bytes[kept.job.request.tenant]:
             del self._bytes[kept.job.request.tenant]
-        if kept.told:
-            self._gone.append(kept.attempt)
+        if kept.announced:
+            self._withdrawn.append(kept.attempt)
         if kept.is_orphan and kept.done is None:
             self._expired.append(kept.job)
 

@@ -115,9 +115,9 @@ class EntryDelivery:
         An entry keeps its place in the window of any other link for a while, because the gateway
         there still tries to write it.
         """
-        said_by = self._links.get(link, _Link())
+        link_state = self._links.get(link, _Link())
         for attempt in attempts:
-            said_by.sent.pop(attempt, None)
+            link_state.sent.pop(attempt, None)
             if self._entries.pop(attempt, None) is not None:
                 self._forget(attempt)
 

@@ -23,7 +23,7 @@ from inference.agent.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
 
-GONE = ".gone-"
+REMOVED = ".gone-"
 """Prefix of a folder that is being deleted; nothing in it waits for the ledger."""
 
 
@@ -37,8 +37,8 @@ def take(root: Path) -> tuple[Path, Journal]:
     try:
         root.mkdir(parents=True, exist_ok=True)
         left = sorted(one for one in root.iterdir() if one.is_dir() and one.name[0] != ".")
-        for gone in root.glob(f"{GONE}*"):
-            shutil.rmtree(gone, ignore_errors=True)
+        for removed in root.glob(f"{REMOVED}*"):
+            shutil.rmtree(removed, ignore_errors=True)
     except OSError as error:
         raise JournalFailed(f"cannot read {root}: {error}") from error
     for folder in left:
@@ -61,9 +61,9 @@ def leave(folder: Path, journal: Journal) -> None:
     if journal.backlog or journal.open_requests:
         log.warning("journal_left", folder=str(folder), unbilled=journal.backlog)
         return
-    gone = folder.with_name(f"{GONE}{folder.name}")
+    removed = folder.with_name(f"{REMOVED}{folder.name}")
     try:
-        folder.rename(gone)  # atomic; `take` ignores names that begin with a dot
-        shutil.rmtree(gone)
+        folder.rename(removed)  # atomic; `take` ignores names that begin with a dot
+        shutil.rmtree(removed)
     except OSError as error:
         log.warning("journal_left", folder=str(folder), error=str(error))

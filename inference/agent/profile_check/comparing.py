@@ -9,7 +9,7 @@ from itertools import takewhile
 from inference.agent.engines.profiles.named import NamedProfile
 from inference.agent.profile_check.observing import ProfileObservations
 
-TOLD = 5
+MAX_FAULTS = 5
 """Answers that differ are named up to this number."""
 
 
@@ -38,9 +38,11 @@ def compared(
                 found.equal += 1
             elif profile.promise == "exact":
                 found.faults.append(f"{name} ({way}): another answer than plain's")
-    if len(found.faults) > TOLD:
-        found.faults[TOLD:] = [f"and {len(found.faults) - TOLD} more"]
-    answered = (_of_answer(told, own.generated[name]) for name, told in plain.generated.items())
+    if len(found.faults) > MAX_FAULTS:
+        found.faults[MAX_FAULTS:] = [f"and {len(found.faults) - MAX_FAULTS} more"]
+    answered = (
+        _of_answer(expected, own.generated[name]) for name, expected in plain.generated.items()
+    )
     found.difference = max([_difference(plain.logprobs, own.logprobs), *answered])
     if not found.difference <= profile.allowed_difference:
         found.faults.append(

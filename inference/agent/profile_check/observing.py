@@ -96,8 +96,8 @@ async def observe(
             found.faults.append(f"{case.name}: {got.text!r} does not fit its schema")
         found.continued[case.name] = await _continued(last, case, got)
         if not case.held:
-            told = await _ask(first, case, logprobs=True)
-            found.generated[case.name] = list(zip(told.ids, told.logprobs, strict=False))
+            scored = await _ask(first, case, logprobs=True)
+            found.generated[case.name] = list(zip(scored.ids, scored.logprobs, strict=False))
     mixed = [_ask(engines[at % len(engines)], case) for at, case in enumerate(cases)]
     for case, got in zip(cases, await asyncio.gather(*mixed), strict=True):
         found.together[case.name] = got.ids
@@ -152,8 +152,8 @@ async def _run(engine: Engine, work: EngineWork) -> _Got:
         got.ids += output.ids.get(0, [])
         for chunk in output.chunks:
             for choice in json.loads(chunk)["choices"]:
-                told = (choice.get("logprobs") or {}).get("content") or ()
-                got.logprobs += [one["logprob"] for one in told]
+                tokens = (choice.get("logprobs") or {}).get("content") or ()
+                got.logprobs += [one["logprob"] for one in tokens]
     return got
 
 

@@ -89,8 +89,8 @@ class RunningRequest:
     priority: int
     held: int
     charged: int = 0
-    told: int = 0
-    """What other engines were told of it: no estimates, so that what they hear never decreases."""
+    reported: int = 0
+    """What was reported of it to other engines: no estimates, so that it never decreases."""
     computes: bool = True
     """Whether its prompt is still being computed: it has no token yet."""
 
@@ -261,10 +261,10 @@ class Queue:
         gained, self._gained = self._gained, {}
         return gained
 
-    def heard(self, grown: Mapping[str, float]) -> None:
+    def served_elsewhere(self, grown: Mapping[str, float]) -> None:
         """All other engines of the same base model together `gained` this."""
         for lane, increases in zip(self._lanes, by_lane(grown), strict=True):
-            lane.counters.heard(increases)
+            lane.counters.served_elsewhere(increases)
 
     def expected_wait_s(self, tenant: str, lane: str) -> float:
         """How long a request that came now would wait, in seconds, by the rate of completions.
@@ -489,12 +489,12 @@ class Queue:
             running.charged = tokens
 
     def _tell(self, running: RunningRequest) -> None:
-        if running.charged > running.told:
+        if running.charged > running.reported:
             request = running.request
             name = service_name(request.tenant, batch=running.lane is self._batch)
-            more = (running.charged - running.told) / request.weight
+            more = (running.charged - running.reported) / request.weight
             self._gained[name] = self._gained.get(name, 0.0) + more
-            running.told = running.charged
+            running.reported = running.charged
 
     def _advance(self, now: float) -> None:
         self._estimate.advance(now, waiting=bool(self._waiting))

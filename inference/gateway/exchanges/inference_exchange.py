@@ -57,7 +57,7 @@ class InferenceExchange(Exchange):
         """The framing's event for an error within a stream; empty where `errors` makes it."""
         self.storage: AnswerStorage | None = None
         """Stores the answer, if it is to be stored."""
-        self.is_gone = False
+        self.is_disconnected = False
         """Its client has disconnected; not known of all requests."""
         self.reservation: Reservation | None = None
         """Source of the `x-ratelimit` headers."""

@@ -81,7 +81,7 @@ class Refusals:
         return Counter({pool: len(times) for pool, times in self._at.items()})
 
 
-def seen(
+def demand_of(
     engines: Iterable[EngineState], held: Mapping[str, int], refused: Mapping[str, int]
 ) -> dict[str, Demand]:
     """The demand that one gateway sees, by pool. Draining engines don't count: what runs on them
@@ -160,11 +160,11 @@ class FleetDemand:
         self.own = own
         self.completion_rate = CompletionRate()
         self._others: list[Mapping[str, Demand]] = []
-        self._started_at, self._heard_at = now, -STALE_S
+        self._started_at, self._others_at = now, -STALE_S
 
-    def heard(self, others: Iterable[Mapping[str, Demand]], now: float) -> None:
+    def set_others(self, others: Iterable[Mapping[str, Demand]], now: float) -> None:
         """Replace the views of the other live gateways."""
-        self._others, self._heard_at = list(others), now
+        self._others, self._others_at = list(others), now
 
     def pools(self, now: float) -> dict[str, Demand]:
         """The demand by base model.
@@ -172,7 +172,7 @@ class FleetDemand:
         Raises:
             Unavailable: this gateway has just started, or does not know what the others see.
         """
-        if now - self._heard_at > STALE_S:
+        if now - self._others_at > STALE_S:
             raise Unavailable(
                 "The demand at the other gateways is currently unknown.", retry_after_s=STALE_S
             )

@@ -168,7 +168,7 @@ class Dispatches:
     ) -> bytes:
         """Covers named fields, not whole structs: gateways of this release check the same entries
         and would not know a field that a later release appends."""
-        said: tuple[Any, ...] = (
+        fields: tuple[Any, ...] = (
             *attempt,
             model,
             account.tenant_id,
@@ -184,13 +184,13 @@ class Dispatches:
             account.overflow,
             account.route,
         )
-        return self._digest(b"dispatch", _encode(said))
+        return self._digest(b"dispatch", _encode(fields))
 
     def _ticket(self, digest: str, credential: int) -> str:
         return self._digest(b"ticket", _encode((digest, credential))).hex()
 
-    def _digest(self, purpose: bytes, said: bytes) -> bytes:
-        return hashlib.blake2b(said, key=self._key, person=purpose, digest_size=MAC_BYTES).digest()
+    def _digest(self, purpose: bytes, data: bytes) -> bytes:
+        return hashlib.blake2b(data, key=self._key, person=purpose, digest_size=MAC_BYTES).digest()
 
 
 def _possible(entry: LedgerEntry) -> bool:

@@ -51,7 +51,7 @@ class EngineLink:
         self.measured: OnEngine
         """Histograms of requests on this engine."""
         self.listener: Listener
-        """What the engine was told about other engines' service."""
+        """What was sent to the engine about other engines' service."""
         self.credential = credential
         self.connected_at = datetime.now(UTC)
         self.unbegun = 0
@@ -64,7 +64,7 @@ class EngineLink:
         self._outbox: deque[Frame] = deque()
         self._posted = asyncio.Event()
         self._loads: dict[str, asyncio.Future[wire.Loaded]] = {}
-        self._heard = asyncio.Event()
+        self._received = asyncio.Event()
 
     @property
     def engine_id(self) -> str | None:
@@ -83,7 +83,7 @@ class EngineLink:
     @property
     def silent_at(self) -> float:
         """When the engine becomes silent, unless it sends something before."""
-        return self._session.heard_at + SILENT_S
+        return self._session.received_at + SILENT_S
 
     async def greeted(self) -> int:
         """Wait for the engine's hello, which tells what it is; returns the version of the protocol.
@@ -112,7 +112,7 @@ class EngineLink:
     def close(self, reason: str) -> None:
         """The link has ended: nothing more is sent or loaded."""
         self._session.close()
-        self._heard.set()
+        self._received.set()
         for answer in self._loads.values():
             if not answer.done():
                 answer.set_exception(EngineLost(f"The engine was lost: {reason}."))
@@ -124,10 +124,10 @@ class EngineLink:
     async def speaks(self, within_s: float) -> bool:
         """Whether the engine sends anything more within this time. A live one does so within
         HEARTBEAT_S."""
-        self._heard.clear()
+        self._received.clear()
         try:
             async with asyncio.timeout(within_s):
-                await self._heard.wait()
+                await self._received.wait()
         except TimeoutError:
             return False
         return self._session.state is LinkState.OPEN
@@ -139,7 +139,7 @@ class EngineLink:
     def send(self, frame: wire.Submit | wire.Adopt) -> None:
         """Give the engine a request."""
         if isinstance(frame, wire.Submit):
-            self.engine.took(frame)  # first: if this raises, nothing was sent
+            self.engine.sent(frame)  # first: if this raises, nothing was sent
         else:
             self.engine.dispatched += 1
         self.post(frame)
@@ -219,7 +219,7 @@ class EngineLink:
 
     def take(self, frame: Frame) -> None:
         """Act on a frame from the engine."""
-        self._heard.set()
+        self._received.set()
         if not isinstance(frame, wire.Loaded):
             self._take(self, frame)
         elif not (answer := self._loads.pop(frame.id)).done():

@@ -48,12 +48,12 @@ class Orphans:
         """By the id of the API key."""
         self._news = asyncio.Event()
 
-    def heard(
-        self, link: EngineLink, orphans: Sequence[Orphan], gone: Sequence[AttemptKey]
+    def update(
+        self, link: EngineLink, orphans: Sequence[Orphan], withdrawn: Sequence[AttemptKey]
     ) -> None:
-        """The engine announced these orphans, and that those in `gone` are orphans no longer."""
+        """The engine announced these orphans, and that those `withdrawn` are orphans no longer."""
         known = self._by_link.setdefault(link, {})
-        for attempt in gone:
+        for attempt in withdrawn:
             if (found := known.pop(attempt, None)) is not None:
                 self._forget(found)
         room = max(0, MAX_OF_AN_ENGINE - len(known))

@@ -38,13 +38,13 @@ Gains = dict[str, float]
 
 @dataclass(slots=True, eq=False)
 class Listener:
-    """One engine's link, and what it was told."""
+    """One engine's link, and what was sent to it."""
 
     engine_id: str
-    told: int | None = None
-    """Number of the last round closed when it was last told; None: it did not ask then."""
+    last_round: int | None = None
+    """Number of the last round closed at the last answer to it; None: it did not ask then."""
     engines: int = 0
-    """The number of engines that it was last told."""
+    """The number of engines in the last answer to it."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class FleetService:
         """An engine has disconnected; unknown listeners are ignored."""
         self._engines.discard(listener)
 
-    def heard(self, listener: Listener, gained: Mapping[str, float], now: float) -> None:
+    def add_gains(self, listener: Listener, gained: Mapping[str, float], now: float) -> None:
         """An engine reported what it gave since its last report. `now` is in seconds."""
         self._waiting.add(listener.engine_id, gained)
         if now - self._closed_at >= ROUND_S:
@@ -115,10 +115,10 @@ class FleetService:
         there are. None if there is nothing new."""
         news: Gains = {}
         for number, round in self._rounds:
-            if asks and listener.told is not None and number > listener.told:
+            if asks and listener.last_round is not None and number > listener.last_round:
                 for tenant, more in round.without(listener.engine_id).items():
                     news[tenant] = news.get(tenant, 0.0) + more
-        listener.told = self._closed if asks else None
+        listener.last_round = self._closed if asks else None
         if not news and listener.engines == len(self._engines):
             return None
         listener.engines = len(self._engines)

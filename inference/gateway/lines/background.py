@@ -184,11 +184,11 @@ class BackgroundWork:
         """Store this answer; retries until the database takes it."""
         record = _json(Record(self._record.items, msgspec.Raw(response)))
         if len(record) > MAX_BYTES:
-            said = (
+            message = (
                 f"The response has {len(record)} bytes including its input; at most "
                 f"{MAX_BYTES} can be stored."
             )
-            return await self.failed(PayloadTooLarge(said))
+            return await self.failed(PayloadTooLarge(message))
         await self._end(EndedResponse(_answer.decode(response).status, record))
 
     async def failed(self, error: InferenceError) -> None:

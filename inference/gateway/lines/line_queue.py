@@ -60,12 +60,12 @@ class LineQueue(Generic[L]):
 
     def withdraw(self, of: Callable[[L], bool]) -> list[L]:
         """Remove the waiting lines for which `of` holds; returns them."""
-        gone: list[L] = []
+        withdrawn: list[L] = []
         for tenant, lines in list(self._lines.items()):
-            gone += filter(of, lines)
+            withdrawn += filter(of, lines)
             kept = deque(line for line in lines if not of(line))
             if kept:
                 self._lines[tenant] = kept
             else:
                 del self._lines[tenant]
-        return gone
+        return withdrawn

@@ -35,8 +35,8 @@ class SealedBatch(Protocol):
 def seal(secret: str, batch: SealedBatch) -> str:
     """The seal of this batch."""
     key = hmac.digest(secret.encode(), b"lorikeet: batches", "sha256")
-    told = f"{batch.batch} {batch.key_id} {batch.created_at!r} {batch.operation}"
-    return hmac.digest(key, told.encode(), "sha256").hex()
+    text = f"{batch.batch} {batch.key_id} {batch.created_at!r} {batch.operation}"
+    return hmac.digest(key, text.encode(), "sha256").hex()
 
 
 def holds(secret: str, batch: SealedBatch, given: str) -> bool:

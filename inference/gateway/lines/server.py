@@ -141,11 +141,11 @@ class Lines:
 
     def withdraw(self, of: Callable[[WaitingLine], bool]) -> list[WaitingLine]:
         """Take the waiting lines for which `of` holds out; returns them."""
-        gone = [line for queue in self._queues.values() for line in queue.withdraw(of)]
-        self.live.difference_update(line.id for line in gone)
-        for line in gone:
+        withdrawn = [line for queue in self._queues.values() for line in queue.withdraw(of)]
+        self.live.difference_update(line.id for line in withdrawn)
+        for line in withdrawn:
             line.close()
-        return gone
+        return withdrawn
 
     def _go_on(self, base_model: str) -> None:
         if (queue := self._queues.get(base_model)) is None:
@@ -186,11 +186,11 @@ class Lines:
         """Answer a line, or tell the worker to ask for it again."""
         line = running.line
         try:
-            said = await self._generate(running, begun)
+            answer = await self._generate(running, begun)
         except InferenceError as error:
             if isinstance(error, ApiKeyRevoked) and await self._goes_on(line):
                 error = Overloaded("The API key was rotated.", retry_after_s=SOON_S)
-            said = running.failed(error)
+            answer = running.failed(error)
             await _keep(line.work, error)
         except asyncio.CancelledError:
             left = running.failed(ClientDisconnected())
@@ -198,9 +198,9 @@ class Lines:
             raise
         except Exception:
             log.exception("line_crashed", request_id=line.id)
-            said = running.failed(InferenceError())
-        self._dispatcher.records.ended(running.asked(said.status), running.error)
-        line.link.tell(said)
+            answer = running.failed(InferenceError())
+        self._dispatcher.records.ended(running.asked(answer.status), running.error)
+        line.link.tell(answer)
 
     async def _generate(self, running: RunningLine, begun: Once) -> LineAnswer:
         line = running.line
@@ -362,11 +362,11 @@ class WorkerLink:
             for task in (*parts, *self.tasks):
                 task.cancel()
 
-    def tell(self, said: LineAnswer) -> None:
+    def tell(self, answer: LineAnswer) -> None:
         """Send the worker this answer; that of a background response without its body."""
-        if is_background(said.batch):
-            said = msgspec.structs.replace(said, body=b"")
-        self._answers.append(said)
+        if is_background(answer.batch):
+            answer = msgspec.structs.replace(answer, body=b"")
+        self._answers.append(answer)
         self._news.set()
 
     def tell_begun(self, line: WaitingLine) -> None:

@@ -56,7 +56,7 @@ class Capture:
         """Bytes taken of the space."""
         self._contents, self._operation = contents, operation
         self._request, self._response = b"", b""
-        self._said = bytearray()
+        self._generated = bytearray()
         self._chunks: list[bytes] = []
         self._answer_bytes = 0
         self._cut = False
@@ -68,7 +68,7 @@ class Capture:
     def add(self, delta: Delta) -> None:
         """Record a delta. Each token must come once."""
         if delta.text and not delta.chunks:
-            self._said += self._of_answer(delta.text.encode())
+            self._generated += self._of_answer(delta.text.encode())
         for chunk in delta.chunks:
             if self._answer_bytes + len(chunk) > MAX_BYTES:
                 self._cut = True  # half a chunk would be invalid
@@ -83,7 +83,7 @@ class Capture:
             self._operation,
             model,
             _text(self._request),
-            _text(self._said),
+            _text(self._generated),
             [_text(chunk) for chunk in self._chunks],
             _text(self._response),
             self._cut,

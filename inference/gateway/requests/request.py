@@ -287,7 +287,7 @@ class Request:
         if why is not None and self.may_leave(attempt, why):
             return self._move(attempt, why, done, now)
         if done is None:
-            return self._end_as_seen(None, lost(attempt), now)
+            return self._end_estimated(None, lost(attempt), now)
         return self._end(final_done(attempt, done, is_wanted=self.is_wanted), now)
 
     def refuse(self, error: InferenceError, now: float) -> Commands:
@@ -300,12 +300,12 @@ class Request:
             return [self._wait(self._waits_until - now, now)]
         journey, unread = self.journey, self._unread
         if journey is None:
-            return self._end_as_seen(None, error, now)
+            return self._end_estimated(None, error, now)
         refused = journey.why is MoveReason.REFUSED
         counted = [] if refused else self._moved(MoveResult.NO_ENGINE)
         if unread is not None and unread.fault is not None:
             return [*counted, *self._end(unread, now)]
-        return [*counted, *self._end_as_seen(None, journey.error or error, now)]
+        return [*counted, *self._end_estimated(None, journey.error or error, now)]
 
     def time_out(self, alive: Collection[str], now: float) -> Commands:
         """It has waited long enough: any engine may have it now, or else it ends. `alive` has the
@@ -324,7 +324,7 @@ class Request:
                 "another one."
             )
             moved = self._moved(MoveResult.QUARANTINED)
-            return [*moved, *self._end_as_seen(None, error, now)]
+            return [*moved, *self._end_estimated(None, error, now)]
         self.state, self._waits_since = RequestState.MOVING, None
         self._waits_until = now + self._holding_s
         return [Place(paced=True)]
@@ -338,7 +338,7 @@ class Request:
         if self.state not in WAITING:
             return ()
         moved = self._moved(MoveResult.STOPPED)
-        return [*moved, *self._end_as_seen("cancelled", None, now)]
+        return [*moved, *self._end_estimated("cancelled", None, now)]
 
     def leave(self, now: float) -> Commands:
         """Leave it to its engine, for another gateway to adopt; nothing changes if its engine does
@@ -358,7 +358,7 @@ class Request:
 
     def reject(self, error: InferenceError, now: float) -> Commands:
         """End it with this error if it is held."""
-        return self._end_as_seen(None, error, now) if self.state is RequestState.HELD else ()
+        return self._end_estimated(None, error, now) if self.state is RequestState.HELD else ()
 
     def extend(self, refusal: InferenceError | None, now: float) -> Commands:
         """More tokens were reserved, or were refused."""
@@ -382,7 +382,7 @@ class Request:
             self.is_estimated = True
             return [*cancel, *self._end(done, now)]
         self._crashed = True
-        return [*cancel, *self._end_as_seen(None, error, now)]
+        return [*cancel, *self._end_estimated(None, error, now)]
 
     def forbid_moving(self) -> Commands:
         """Rule out moving to another engine from now on, and free what is kept for that."""
@@ -452,7 +452,7 @@ class Request:
         self.state, self.is_wanted = RequestState.ENDING, False
         return [*self.forbid_moving(), Cancel(self.id, reason, self.attempt.number)]
 
-    def _end_as_seen(
+    def _end_estimated(
         self, finish_reason: str | None, error: InferenceError | None, now: float
     ) -> Commands:
         """No engine will send `done`: end with the usage that was seen here."""

@@ -511,7 +511,7 @@ class Requests:
         key = frame.id, frame.attempt
         self._running[link][key] = stream
         if link.engine.info.overflow and isinstance(frame, Submit):
-            self._overflow.took(key, link.engine.info.name, frame.workload)
+            self._overflow.sent(key, link.engine.info.name, frame.workload)
 
     def _hold(self, stream: Stream, order: AdmittedRequest, refusal: Overloaded | None) -> None:
         """Let a new request wait for an engine: because of this refusal, or without one behind

@@ -29,7 +29,7 @@ FINISHED = {None, *REASONS} - {CANCELLED}
 """Finish reasons of answers that were not ended from outside."""
 
 
-class Gone(Exception):
+class AnswerMissing(Exception):
     """The answer that was to be adopted no longer exists; nothing of it was read."""
 
 
@@ -123,7 +123,7 @@ class Stream:
 
         Raises:
             InferenceError: the request failed, or was ended from outside.
-            Gone: the answer was to be adopted, and no longer exists.
+            AnswerMissing: the answer was to be adopted, and no longer exists.
         """
         while self._pending is None and self.done is None and self._error is None:
             self._waiter = self._loop.create_future()
@@ -141,7 +141,7 @@ class Stream:
         if done.fault is not None:
             raise done.fault.error()
         if done.finish_reason == GONE:
-            raise Gone
+            raise AnswerMissing
         return done
 
     # --- from outside ----------------------------------------------------------------------------

@@ -113,7 +113,7 @@ class EngineState:
         self._only = frozenset(self.info.only_adapters)
         self._weigh()
 
-    def took(self, frame: Submit) -> None:
+    def sent(self, frame: Submit) -> None:
         """This gateway sent it a request, which counts as warm, loaded and waiting from now on."""
         self.dispatched += 1
         workload = frame.workload
@@ -155,7 +155,7 @@ class EngineState:
         self.stats = frame.stats
         self._reports += not frame.between
         self._recent.clear()
-        self.warmth.hear(frame.warm, frame.cold, anew=frame.anew, between=frame.between)
+        self.warmth.update(frame.warm, frame.cold, anew=frame.anew, between=frame.between)
         for name in (*frame.evicted, *frame.loaded):
             self.resident.pop(name, None)
         self.resident |= dict.fromkeys(frame.loaded)

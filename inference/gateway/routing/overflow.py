@@ -33,8 +33,8 @@ KNOWN_S = 30.0
 
 
 class Overflow:
-    """The state of one gateway. Call `heard` with each count of the ledger, `took` and `ended` for
-    each attempt on an overflow engine."""
+    """The state of one gateway. Call `note_left` with each count of the ledger, `sent` and `ended`
+    for each attempt on an overflow engine."""
 
     def __init__(self, wait_s: float = 10.0) -> None:
         self.wait_s = wait_s
@@ -44,7 +44,7 @@ class Overflow:
         self._open: dict[AttemptKey, int] = {}
         """Expected tokens of the attempts that this gateway has on overflow engines."""
 
-    def heard(self, left_tokens: int, now: float) -> None:
+    def note_left(self, left_tokens: int, now: float) -> None:
         """By the ledger's count so many tokens are left of the day's."""
         self._left, self._known_until = left_tokens, now + KNOWN_S
 
@@ -58,7 +58,7 @@ class Overflow:
             return False
         return sum(self._open.values()) + expected_tokens(workload) <= self._left
 
-    def took(self, attempt: AttemptKey, base_model: str, workload: Workload) -> None:
+    def sent(self, attempt: AttemptKey, base_model: str, workload: Workload) -> None:
         """An overflow engine got this attempt."""
         self.requests[base_model] += 1
         self._open[attempt] = expected_tokens(workload)

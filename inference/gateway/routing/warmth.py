@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from inference.link.prefixes import HASH_BYTES, numbers_of
 
-MAX_TOLD = 4096
+MAX_REPORTED = 4096
 """Beginnings kept of what an engine reports: half a million tokens in strides of 512 characters,
 and 0.3 MB. Agents report no more."""
-MAX_HEARD_BYTES = 2 * MAX_TOLD * HASH_BYTES
+MAX_REPORT_BYTES = 2 * MAX_REPORTED * HASH_BYTES
 """Bytes read of one report: as many changes as an agent keeps. The rest is ignored."""
 MAX_GUESSED = 2048
 """Guessed beginnings, 0.3 MB."""
@@ -32,21 +32,23 @@ waits."""
 class Warmth:
     """The beginnings that one engine holds. Bounded in number, and in tokens as far as guessed."""
 
-    __slots__ = ("_capacity_tokens", "_guessed", "_guessed_tokens", "_reports", "known", "tells")
+    __slots__ = (
+        "_capacity_tokens", "_guessed", "_guessed_tokens", "_reports", "is_reported", "known",
+    )  # fmt: skip
 
-    def __init__(self, capacity_tokens: int, told: bytes | None) -> None:
-        """`told` are the hashes that the engine reports to hold (`wire.Hello`); None if it never
-        reports any."""
+    def __init__(self, capacity_tokens: int, reported: bytes | None) -> None:
+        """`reported` are the hashes that the engine reports to hold (`wire.Hello`); None if it
+        never reports any."""
         self.known: set[int] = set()
         """All beginnings, reported and guessed."""
-        self.tells = told is not None
+        self.is_reported = reported is not None
         self._capacity_tokens = capacity_tokens
         self._guessed: OrderedDict[int, tuple[int, int]] = OrderedDict()
         """Beginnings that the engine did not report, oldest first, with their tokens beyond the
         next shorter one and the number of the report before."""
         self._guessed_tokens = 0
         self._reports = 0
-        self._add(told or b"")
+        self._add(reported or b"")
 
     def longest(self, hashes: Sequence[int]) -> int:
         """How many of one prompt's beginnings, shortest first, the engine holds."""
@@ -77,27 +79,27 @@ class Warmth:
         while len(self._guessed) > MAX_GUESSED or self._guessed_tokens > self._capacity_tokens:
             self._forget(next(iter(self._guessed)))
 
-    def hear(self, warm: bytes, cold: bytes, *, anew: bool, between: bool = False) -> None:
+    def update(self, warm: bytes, cold: bytes, *, anew: bool, between: bool = False) -> None:
         """Take the engine's report (`wire.Stats`) of beginnings that became warm and cold since the
         last one. With `anew` nothing reported before still counts."""
         self._reports += not between
         if anew:
             self.known = set(self._guessed)
-        for hash in numbers_of(cold[:MAX_HEARD_BYTES]):
+        for hash in numbers_of(cold[:MAX_REPORT_BYTES]):
             self._forget(hash)
         self._add(warm)
-        while self.tells and self._guessed:
+        while self.is_reported and self._guessed:
             oldest = next(iter(self._guessed))
             if self._reports - self._guessed[oldest][1] <= CONFIRMED_WITHIN:
                 break
             self._forget(oldest)
 
-    def _add(self, told: bytes) -> None:
+    def _add(self, reported: bytes) -> None:
         known, guessed = self.known, self._guessed
-        for hash in numbers_of(told[:MAX_HEARD_BYTES]):
+        for hash in numbers_of(reported[:MAX_REPORT_BYTES]):
             if hash in guessed:
                 self._forget(hash)
-            if len(known) - len(guessed) < MAX_TOLD:
+            if len(known) - len(guessed) < MAX_REPORTED:
                 known.add(hash)
 
     def _forget(self, hash: int) -> None:

@@ -119,14 +119,14 @@ class Addition(NamedTuple):
     conversations: Conversations
     tenant_id: int
     id: str
-    said: bytes
+    own_items: bytes
 
     async def add(self, request_id: str, output: bytes) -> bool:
         """Add the input of the request of this id, and its output, both lists of items without
         brackets. It is idempotent, because another gateway that continues the answer adds it again.
         False if there is no room for it, the conversation is gone, or the database is unavailable.
         """
-        added = _named(split(self.said), request_id) + split(output)
+        added = _named(split(self.own_items), request_id) + split(output)
         try:
             await self.conversations.change(
                 self.tenant_id, self.id, lambda one: one.with_items(added)
@@ -326,8 +326,8 @@ def _checked(items: list[msgspec.Raw], request_id: str) -> list[msgspec.Raw]:
         try:
             check_input(decode(_items, raws))
         except InvalidRequest as error:
-            said = error.message.replace("`input[", "`items[")
-            raise InvalidRequest(said, param="items") from None
+            message = error.message.replace("`input[", "`items[")
+            raise InvalidRequest(message, param="items") from None
     return _named(items, request_id)
 
 

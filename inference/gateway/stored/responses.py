@@ -31,7 +31,7 @@ from inference.errors import (
 )
 from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
-from inference.gateway.last_responses import Said
+from inference.gateway.last_responses import ResponseItems
 from inference.gateway.loop_iteration import count, pause
 from inference.gateway.stored.conversations import (
     MAX_BYTES,
@@ -128,8 +128,8 @@ class ResponseStorage(NamedTuple):
         name, _, rest = events.partition(b"\ndata: ")
         data, _, after = rest.partition(b"\n\n")
         response = bytes(_event.decode(data).response)
-        told = data.replace(response, await self.whole(id, response))
-        return name + b"\ndata: " + told + b"\n\n" + after
+        replaced = data.replace(response, await self.whole(id, response))
+        return name + b"\ndata: " + replaced + b"\n\n" + after
 
     async def _keep(self, id: str, response: bytes) -> bool:
         if len(response) + len(self.items) > MAX_BYTES:
@@ -176,14 +176,14 @@ class StoredResponseApi:
             return call
         before = b""
         if call.conversation and not grant.keeps_content:
-            told = "`conversation` requires storage, which is off for this API key."
-            raise InvalidRequest(told, param="conversation")
+            message = "`conversation` requires storage, which is off for this API key."
+            raise InvalidRequest(message, param="conversation")
         if call.conversation:
             before = await self._conversations.items(grant.tenant_id, call.conversation)
         elif call.previous_response_id:
-            if (said := await self.said(grant.tenant_id, call.previous_response_id)) is None:
+            if (found := await self.items_of(grant.tenant_id, call.previous_response_id)) is None:
                 raise UnknownResponse(param="previous_response_id")
-            before = said.items
+            before = found.items
         fields = _fields.decode(call.body)
         for name in ("conversation", "previous_response_id"):
             fields.pop(name, None)
@@ -238,7 +238,7 @@ class StoredResponseApi:
                 f"limit of {self._max_body_bytes} bytes."
             )
 
-    async def said(self, tenant_id: int, id: str) -> Said | None:
+    async def items_of(self, tenant_id: int, id: str) -> ResponseItems | None:
         """All items up to the end of this response; None if the tenant has no such response.
 
         Raises:
@@ -247,12 +247,12 @@ class StoredResponseApi:
         if (record := await self._find(tenant_id, id)) is None:
             return None
         if record.fields is not None:
-            said = (
+            message = (
                 "The response has no output yet, or failed: wait until its status is `completed`."
             )
-            raise InvalidRequest(said, param="previous_response_id")
+            raise InvalidRequest(message, param="previous_response_id")
         output = _response.decode(record.response).output
-        return Said(id, joined(listed(bytes(record.items)), listed(bytes(output))))
+        return ResponseItems(id, joined(listed(bytes(record.items)), listed(bytes(output))))
 
     def storing(
         self, exchange: InferenceExchange, grant: Grant, call: Call
@@ -313,8 +313,8 @@ class StoredResponseApi:
             return await self._delete(exchange, grant, id)
         query = exchange.query("include[]", "include_obfuscation", "starting_after", "stream")
         if query.get("stream") == "true":
-            said = "`stream` is not supported when a stored response is retrieved."
-            raise InvalidRequest(said, param="stream")
+            message = "`stream` is not supported when a stored response is retrieved."
+            raise InvalidRequest(message, param="stream")
         await self._reply(exchange, await self.as_it_stands(grant, id))
 
     async def as_it_stands(self, grant: Grant, id: str) -> bytes:

@@ -18,7 +18,7 @@ CHARACTER_BYTES = 4
 CALLS = b'"tool_calls"'
 """Is part of each chunk or response that has tool calls."""
 
-Told = Callable[[StructureOutcome | None], None]
+OutcomeCallback = Callable[[StructureOutcome | None], None]
 
 
 class RecordingChecks(Protocol):
@@ -48,7 +48,7 @@ class StructureRecording:
         self._bytes = self._taken = 0
         self._outcome: StructureOutcome | None = None
         self._is_over = False
-        self._callbacks: list[Told] = []
+        self._callbacks: list[OutcomeCallback] = []
         self._fits = self._grow(EACH_BYTES + len(asked.format) + len(asked.outputs)
                                 + len(asked.tools))  # fmt: skip
 
@@ -86,7 +86,7 @@ class StructureRecording:
         for callback in callbacks:
             callback(outcome)
 
-    def on_outcome(self, callback: Told) -> None:
+    def on_outcome(self, callback: OutcomeCallback) -> None:
         """Call `callback` with the outcome once it is known; at once, if it is already."""
         if self._is_over:
             callback(self._outcome)

@@ -37,7 +37,9 @@ class _Profile(NamedTuple):
     """The only names of properties, if it forbids others."""
 
 
-def told_apart(document: SchemaDocument, part: SchemaPart, keyword: str) -> list[list[str]]:
+def excluding_properties(
+    document: SchemaDocument, part: SchemaPart, keyword: str
+) -> list[list[str]]:
     """For each schema of a `oneOf` the properties that must be required for it to exclude the
     others. For an `anyOf`: none.
 

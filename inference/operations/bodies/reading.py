@@ -114,8 +114,8 @@ def _invalid_field(message: str, at: str = "") -> InvalidRequest:
     """The error for a message of msgspec (``Expected `str`, got `int` - at `$.model` ``)."""
     if missing := _MISSING.fullmatch(message):
         param = _joined(at, missing[2] or "", missing[1])
-        said = f"`{param}` is missing" if "." in param else f"You must provide a {param} parameter"
-        return InvalidRequest(f"{said}.", param=param)
+        text = f"`{param}` is missing" if "." in param else f"You must provide a {param} parameter"
+        return InvalidRequest(f"{text}.", param=param)
     what, path = _parted(message)
     param = _joined(at, path)
     if not param:

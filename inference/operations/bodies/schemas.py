@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from inference.operations.bodies.alternatives import alternatives_in, told_apart
+from inference.operations.bodies.alternatives import alternatives_in, excluding_properties
 from inference.operations.bodies.conjunctions import (
     Given,
     Parts,
@@ -170,7 +170,7 @@ class _Rewriting:
         self, parts: Parts, part: SchemaPart, keyword: str, chosen: frozenset[str]
     ) -> Node | None:
         nodes = []
-        for i, required in enumerate(told_apart(self._document, part, keyword)):
+        for i, required in enumerate(excluding_properties(self._document, part, keyword)):
             given = [part.inner(keyword, i)]
             if required:
                 given.append((f"{part.at}/{keyword}/{i}/required of all", {"required": required}))

@@ -60,12 +60,12 @@ def _messages(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if isinstance(turn["content"], str):
             yield {"role": turn["role"], "content": turn["content"]}
         elif turn["role"] == "assistant":
-            yield _said(turn["content"])
+            yield _assistant_message(turn["content"])
         else:
             yield from _asked(turn["role"], turn["content"])
 
 
-def _said(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+def _assistant_message(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """The assistant's turn: its text, and its calls."""
     message: dict[str, Any] = {"role": "assistant", "content": _text(blocks) or None}
     calls = [
@@ -87,8 +87,8 @@ def _asked(role: str, blocks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The results of tools, each as a message, then the text."""
     for block in blocks:
         if block["type"] == "tool_result":
-            said = _text(block.get("content"))
-            yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": said}
+            result = _text(block.get("content"))
+            yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": result}
     if text := _text(blocks):
         yield {"role": role, "content": text}
 

@@ -42,8 +42,8 @@ class MessagesFraming(Framing):
     empty list instead, because the Vercel AI SDK takes null for another type.
     """
 
-    def __init__(self, id: str, model: str, *, tells_edits: bool = False) -> None:
-        """`tells_edits`: the answer says that the conversation was not edited."""
+    def __init__(self, id: str, model: str, *, reports_edits: bool = False) -> None:
+        """`reports_edits`: the answer says that the conversation was not edited."""
         self._message: dict[str, Any] = {
             "id": id,
             "type": "message",
@@ -56,7 +56,7 @@ class MessagesFraming(Framing):
             "stop_details": None,
         }
         self._edits: dict[str, Any] = {}
-        if tells_edits:
+        if reports_edits:
             self._edits["context_management"] = {"applied_edits": []}
         self._prompt = Usage()
         self._began = False
@@ -112,8 +112,8 @@ class MessagesFraming(Framing):
     def ending(self, usage: Usage) -> bytes:
         """See `Framing`."""
         delta = self._ended(self._reason, self._stop, called=bool(self._calls))
-        told = _usage(usage)
-        counts = {name: told[name] for name in _DELTA_USAGE}
+        fields = _usage(usage)
+        counts = {name: fields[name] for name in _DELTA_USAGE}
         last = _event("message_delta", delta=delta, usage=counts, **self._edits)
         return last + _event("message_stop")
 
@@ -128,7 +128,7 @@ class MessagesFraming(Framing):
         self._limited = limited
         ended = self._ended(finish_reason, None, called=False)
         content = [_START[TEXT] | {"text": text}]
-        return self._told(ended, content, usage)
+        return self._whole_message(ended, content, usage)
 
     def response(self, response: bytes, limited: InferenceError | None) -> bytes:
         """See `Framing`; takes a chat's answer."""
@@ -144,9 +144,11 @@ class MessagesFraming(Framing):
         if (text := message.get("content")) or not (content or calls):
             content.append(_START[TEXT] | {"text": text or ""})
         ended = self._ended(choice["finish_reason"], choice.get("stop_reason"), called=bool(calls))
-        return self._told(ended, content + calls, counts_of(answer["usage"]))
+        return self._whole_message(ended, content + calls, counts_of(answer["usage"]))
 
-    def _told(self, ended: dict[str, Any], content: list[dict[str, Any]], usage: Usage) -> bytes:
+    def _whole_message(
+        self, ended: dict[str, Any], content: list[dict[str, Any]], usage: Usage
+    ) -> bytes:
         whole = self._message | ended | {"content": content, "usage": _usage(usage)}
         return _json(whole | self._edits)
 
@@ -204,11 +206,11 @@ class MessagesFraming(Framing):
         """The fields that say why it ended, including a limit, if one ended it, as in chats."""
         if called and reason == "stop":  # a chat's reason where `tool_choice` named the function
             reason = "tool_calls"
-        told = STOP_REASONS.get(reason, "end_turn" if stop is None else "stop_sequence")
+        stop_reason = STOP_REASONS.get(reason, "end_turn" if stop is None else "stop_sequence")
         ended: dict[str, Any] = {
             "container": None,
-            "stop_reason": told,
-            "stop_sequence": stop if told == "stop_sequence" else None,
+            "stop_reason": stop_reason,
+            "stop_sequence": stop if stop_reason == "stop_sequence" else None,
             "stop_details": None,
         }
         if self._limited is not None:

@@ -133,9 +133,9 @@ _tool_choice = msgspec.json.Decoder(_ToolChoice | None)
 
 @dataclass(slots=True, kw_only=True)
 class MessagesCall(Call):
-    """`tells_edits`: the answer says that the conversation was not edited."""
+    """`reports_edits`: the answer says that the conversation was not edited."""
 
-    tells_edits: bool = False
+    reports_edits: bool = False
 
 
 class Messages(Operation):
@@ -163,13 +163,13 @@ class Messages(Operation):
             beginnings=_beginnings(fields),
             user=(fields.metadata or {}).get("user_id") or "",
             structure=AskedStructure.of(fields.output_config, b"", fields.tools),
-            tells_edits=fields.context_management is not None,
+            reports_edits=fields.context_management is not None,
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         """See `Operation`."""
         assert isinstance(call, MessagesCall), "made by `parse`"
-        return MessagesFraming(self.answer_id(id), call.model, tells_edits=call.tells_edits)
+        return MessagesFraming(self.answer_id(id), call.model, reports_edits=call.reports_edits)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Operation`. Content may be text and tools."""
@@ -198,8 +198,8 @@ class Messages(Operation):
         """The turns joined; the answer repeats the last one."""
         texts = ["".join(_plain_texts(turn["content"])) for turn in fields["messages"]]
         roles = ["system", *(turn["role"] for turn in fields["messages"])]
-        said = zip(roles, ["".join(_plain_texts(fields.get("system"))), *texts], strict=True)
-        return PlainPrompt("".join(f"<{role}>{text}" for role, text in said if text), texts[-1])
+        parts = zip(roles, ["".join(_plain_texts(fields.get("system"))), *texts], strict=True)
+        return PlainPrompt("".join(f"<{role}>{text}" for role, text in parts if text), texts[-1])
 
 
 class CountTokens(InstantOperation):
@@ -272,7 +272,7 @@ def _beginnings(fields: CountFields) -> Beginnings:
         beginnings.mark()
         beginnings.open(turn.role, _texts(turn.content))
     turns = [turn for turn in reversed(fields.messages) if turn.role == "user"]
-    beginnings.ask(next((said for turn in turns if (said := turn.question())), ()))
+    beginnings.ask(next((question for turn in turns if (question := turn.question())), ()))
     return beginnings
 
 

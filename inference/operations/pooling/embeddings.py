@@ -15,9 +15,9 @@ from inference.operations.bodies.reading import decode, require_model
 from inference.operations.openai import NULL
 from inference.operations.operation import Call
 from inference.operations.pooling.pooling import (
+    AnswerMetadata,
     PoolingOperation,
     Text,
-    Told,
     Vector,
     check_length,
     count_texts,
@@ -67,9 +67,11 @@ class EmbeddingsOperation(PoolingOperation):
             return [(f"input[{i}]", text) for i, text in enumerate(given)]
         return [("input", given)]
 
-    def plain_answer(self, fields: dict[str, Any], vectors: Sequence[Vector], told: Told) -> bytes:
+    def plain_answer(
+        self, fields: dict[str, Any], vectors: Sequence[Vector], metadata: AnswerMetadata
+    ) -> bytes:
         """See `Operation`."""
-        return self.whole((self.entry(i, one, fields) for i, one in enumerate(vectors)), told)
+        return self.whole((self.entry(i, one, fields) for i, one in enumerate(vectors)), metadata)
 
     def entry(self, index: int, vector: Vector, fields: dict[str, Any]) -> bytes:
         """The answer's entry for one input, as JSON."""
@@ -81,7 +83,7 @@ class EmbeddingsOperation(PoolingOperation):
             embedding = vector.tolist()
         return _encode({"object": "embedding", "index": index, "embedding": embedding})
 
-    def whole(self, entries: Iterable[bytes], told: Told) -> bytes:
+    def whole(self, entries: Iterable[bytes], metadata: AnswerMetadata) -> bytes:
         """The answer with these entries.
 
         Raises:
@@ -89,8 +91,8 @@ class EmbeddingsOperation(PoolingOperation):
         """
         data = b",".join(entries)
         self.check_bytes(len(data))
-        told_of = _encode({"model": told.model, "usage": told.usage})
-        return b'{"object":"list","data":[' + data + b"]," + told_of[1:]
+        metadata_json = _encode({"model": metadata.model, "usage": metadata.usage})
+        return b'{"object":"list","data":[' + data + b"]," + metadata_json[1:]
 
     def check_bytes(self, entries: int) -> None:
         """Check that an answer can be sent whose entries have this many bytes.

@@ -46,7 +46,7 @@ Vector: TypeAlias = "array[float]"
 """Finite floats of 4 bytes each."""
 
 
-class Told(NamedTuple):
+class AnswerMetadata(NamedTuple):
     """The metadata of an answer; `created` is a unix time in seconds."""
 
     id: str
@@ -100,7 +100,9 @@ class PoolingOperation(Operation):
         """
 
     @abstractmethod
-    def plain_answer(self, fields: dict[str, Any], vectors: Sequence[Vector], told: Told) -> bytes:
+    def plain_answer(
+        self, fields: dict[str, Any], vectors: Sequence[Vector], metadata: AnswerMetadata
+    ) -> bytes:
         """The synthetic engine's answer, from the vectors of `texts`.
 
         Raises:
@@ -115,16 +117,16 @@ def count_texts(given: msgspec.Raw, name: str) -> tuple[int, int]:
     Raises:
         InvalidRequest: there are too many, or none.
     """
-    said = bytes(given).strip()
-    if said in (b"null", b'""', b"[]"):
+    text = bytes(given).strip()
+    if text in (b"null", b'""', b"[]"):
         raise InvalidRequest(f"`{name}` must not be empty.", param=name)
-    listed = ARRAY.match(said)
+    listed = ARRAY.match(text)
     if listed is None:
         return 1, 0
     if listed[1] in b'"{':
-        count, tokens = len(msgspec.json.decode(said, type=list[msgspec.Raw])), 0
+        count, tokens = len(msgspec.json.decode(text, type=list[msgspec.Raw])), 0
     else:
-        count, tokens = max(1, said.count(b"[") - 1), said.count(b",") + 1
+        count, tokens = max(1, text.count(b"[") - 1), text.count(b",") + 1
     if count > MAX_INPUTS:
         raise InvalidRequest(
             f"`{name}` has {count} entries: it can have at most {MAX_INPUTS}.", param=name

@@ -19,9 +19,9 @@ from inference.operations.bodies.reading import decode, require_model
 from inference.operations.openai import NULL
 from inference.operations.operation import Call
 from inference.operations.pooling.pooling import (
+    AnswerMetadata,
     PoolingOperation,
     Text,
-    Told,
     Vector,
     check_length,
     count_texts,
@@ -46,7 +46,9 @@ class ScoringOperation(PoolingOperation):
         """
 
     @abstractmethod
-    def answer(self, fields: dict[str, Any], scores: Sequence[float], told: Told) -> bytes:
+    def answer(
+        self, fields: dict[str, Any], scores: Sequence[float], metadata: AnswerMetadata
+    ) -> bytes:
         """The answer to what `allowed` returned, with the score of each pair.
 
         Raises:
@@ -78,7 +80,9 @@ class ScoringOperation(PoolingOperation):
                 found.append((name, given))
         return found
 
-    def plain_answer(self, fields: dict[str, Any], vectors: Sequence[Vector], told: Told) -> bytes:
+    def plain_answer(
+        self, fields: dict[str, Any], vectors: Sequence[Vector], metadata: AnswerMetadata
+    ) -> bytes:
         """See `PoolingOperation`. A score is the vectors' dot product, as they have length 1."""
         given = fields[self.pair(fields)[0]]
         count = len(given) if isinstance(given, list) else 1
@@ -86,7 +90,7 @@ class ScoringOperation(PoolingOperation):
         if count == 1:
             ones *= len(others)
         scores = [sum(map(mul, a, b)) for a, b in zip(ones, others, strict=True)]
-        return self.answer(fields, scores, told)
+        return self.answer(fields, scores, metadata)
 
     def _call(self, model: str, pairs: int, body: bytes) -> Call:
         """The call for so many pairs. Depending on the model a prompt is a text or a pair; in the
@@ -135,11 +139,18 @@ class ScoreOperation(ScoringOperation):
                 return pair
         raise InvalidRequest("Send `queries` and `documents` only.", param="queries")
 
-    def answer(self, fields: dict[str, Any], scores: Sequence[float], told: Told) -> bytes:
+    def answer(
+        self, fields: dict[str, Any], scores: Sequence[float], metadata: AnswerMetadata
+    ) -> bytes:
         """See `Operation`."""
         data = [{"index": i, "object": "score", "score": one} for i, one in enumerate(scores)]
-        head = {"id": told.id, "object": "list", "created": told.created, "model": told.model}
-        return _encode(head | {"data": data, "usage": told.usage})
+        head = {
+            "id": metadata.id,
+            "object": "list",
+            "created": metadata.created,
+            "model": metadata.model,
+        }
+        return _encode(head | {"data": data, "usage": metadata.usage})
 
 
 class _RerankFields(msgspec.Struct):
@@ -176,7 +187,9 @@ class Rerank(ScoringOperation):
         """The query and the documents."""
         return "query", "documents"
 
-    def answer(self, fields: dict[str, Any], scores: Sequence[float], told: Told) -> bytes:
+    def answer(
+        self, fields: dict[str, Any], scores: Sequence[float], metadata: AnswerMetadata
+    ) -> bytes:
         """See `Operation`."""
         given = fields["documents"]
         documents = given if isinstance(given, list) else [given]
@@ -185,7 +198,7 @@ class Rerank(ScoringOperation):
             for i in sorted(range(len(scores)), key=lambda i: -scores[i])
         ]
         results = results[: fields.get("top_n") or None]
-        head = {"id": told.id, "model": told.model, "usage": told.usage}
+        head = {"id": metadata.id, "model": metadata.model, "usage": metadata.usage}
         answer = _encode(head | {"results": results})
         check_length(len(answer), "set `top_n` to receive only the best results")
         return answer

@@ -39,17 +39,21 @@ class ResponseCall(Call):
         """See `Call`."""
         super().check_as_line()
         if self.background:
-            said = "`background` is not supported in a batch, which always runs in the background."
-            raise InvalidRequest(said, param="background")
+            message = (
+                "`background` is not supported in a batch, which always runs in the background."
+            )
+            raise InvalidRequest(message, param="background")
         if self.conversation:
-            said = "`conversation` is not supported in a batch: send the items as `input`."
-            raise InvalidRequest(said, param="conversation")
+            message = "`conversation` is not supported in a batch: send the items as `input`."
+            raise InvalidRequest(message, param="conversation")
         if self.previous_response_id:
-            said = "`previous_response_id` is not supported in a batch: send the items as `input`."
-            raise InvalidRequest(said, param="previous_response_id")
+            message = (
+                "`previous_response_id` is not supported in a batch: send the items as `input`."
+            )
+            raise InvalidRequest(message, param="previous_response_id")
         if self.references:
-            said = (
+            message = (
                 "References to stored items are not supported in a batch: send the items "
                 "themselves as `input`."
             )
-            raise InvalidRequest(said, param="input")
+            raise InvalidRequest(message, param="input")

@@ -59,7 +59,7 @@ class ChosenTools(msgspec.Struct):
     def must_use(self) -> bool:
         return self.type == "function" or self.mode == "required"
 
-    def told(self) -> dict[str, Any]:
+    def as_field(self) -> dict[str, Any]:
         """In the notation of this API."""
         if self.type == "function":
             return {"type": self.type, "name": self.name}
@@ -140,13 +140,13 @@ def check_background(fields: ResponsesFields) -> None:
         InvalidRequest: it can't.
     """
     if fields.background and fields.store is False:
-        said = (
+        message = (
             "`store` must not be false with `background`, because a background response is stored."
         )
-        raise InvalidRequest(said, param="store")
+        raise InvalidRequest(message, param="store")
     if fields.background and fields.stream:
-        said = "`stream` is not supported with `background`: retrieve the response by its id."
-        raise InvalidRequest(said, param="stream")
+        message = "`stream` is not supported with `background`: retrieve the response by its id."
+        raise InvalidRequest(message, param="stream")
 
 
 def check_conversation(fields: ResponsesFields) -> None:
@@ -159,11 +159,11 @@ def check_conversation(fields: ResponsesFields) -> None:
         return
     check_one_continued(fields.conversation, fields.previous_response_id)
     if fields.store is False:
-        said = "`store` must not be false with `conversation`, because a conversation is stored."
-        raise InvalidRequest(said, param="store")
+        message = "`store` must not be false with `conversation`, because a conversation is stored."
+        raise InvalidRequest(message, param="store")
     if fields.background:
-        said = "`conversation` is not supported with `background`: use `previous_response_id`."
-        raise InvalidRequest(said, param="conversation")
+        message = "`conversation` is not supported with `background`: use `previous_response_id`."
+        raise InvalidRequest(message, param="conversation")
 
 
 def check_one_continued(conversation: Conversation, previous_response_id: str | None) -> None:
@@ -173,10 +173,10 @@ def check_one_continued(conversation: Conversation, previous_response_id: str | 
         InvalidRequest: it does.
     """
     if conversation is not None and previous_response_id is not None:
-        said = (
+        message = (
             "`conversation` and `previous_response_id` exclude each other: send only one of them."
         )
-        raise InvalidRequest(said, param="previous_response_id")
+        raise InvalidRequest(message, param="previous_response_id")
 
 
 def read_text(raw: msgspec.Raw) -> TextField:

@@ -111,8 +111,8 @@ class _Item:
         """Its content so far."""
         if self.kind == REASONING:
             return {"type": "reasoning_text", "text": self.text}
-        said = {"type": "output_text", "text": self.text}
-        return said | {"annotations": [], "logprobs": self.logprobs}
+        content = {"type": "output_text", "text": self.text}
+        return content | {"annotations": [], "logprobs": self.logprobs}
 
     def shown(self, status: str) -> dict[str, Any]:
         """The item so far; without content if `status` is IN_PROGRESS."""
@@ -331,10 +331,10 @@ class ResponsesFraming(Framing):
         self._open = None
         done = item.shown(status)
         self._output.append(done)
-        said: dict[str, Any] = {"arguments" if item.kind == CALL else "text": item.text}
+        fields: dict[str, Any] = {"arguments" if item.kind == CALL else "text": item.text}
         if item.kind == MESSAGE:
-            said["logprobs"] = item.logprobs
-        events = self._event(f"{DELTAS[item.kind]}.done", **item.place, **said)
+            fields["logprobs"] = item.logprobs
+        events = self._event(f"{DELTAS[item.kind]}.done", **item.place, **fields)
         if item.kind != CALL:
             part = item.part()
             events += self._event("response.content_part.done", **item.place, part=part)
@@ -381,8 +381,8 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 def failure(error: InferenceError) -> dict[str, Any]:
     """The fields of a response that ended with this error."""
-    said = {"code": _code_of(error), "message": error.message, "type": error.code}
-    return {"status": FAILED, "error": said}
+    body = {"code": _code_of(error), "message": error.message, "type": error.code}
+    return {"status": FAILED, "error": body}
 
 
 def _code_of(error: InferenceError) -> str:

@@ -50,7 +50,7 @@ class ItemPart(msgspec.Struct):
     refusal: str | None = None
 
     @property
-    def said(self) -> str:
+    def text_or_refusal(self) -> str:
         return self.text or self.refusal or ""
 
 
@@ -240,7 +240,9 @@ def _add_of_assistant(messages: list[dict[str, Any]], item: ResponseItem) -> Non
 
 def content_texts(content: str | Sequence[ItemPart] | None) -> list[str]:
     """The texts of an item's content."""
-    return [content] if isinstance(content, str) else [part.said for part in content or ()]
+    return (
+        [content] if isinstance(content, str) else [part.text_or_refusal for part in content or ()]
+    )
 
 
 def _content(content: Content) -> str | list[dict[str, str]]:
@@ -357,10 +359,10 @@ def _parts(content: Content, form: Callable[[ItemPart], dict[str, Any]]) -> list
 
 
 def _of_input(part: ItemPart) -> dict[str, Any]:
-    return {"type": "input_text", "text": part.said}
+    return {"type": "input_text", "text": part.text_or_refusal}
 
 
 def _of_answer(part: ItemPart) -> dict[str, Any]:
     if part.type == "refusal":
         return {"type": "refusal", "refusal": part.refusal}
-    return {"type": "output_text", "text": part.said, "annotations": [], "logprobs": []}
+    return {"type": "output_text", "text": part.text_or_refusal, "annotations": [], "logprobs": []}

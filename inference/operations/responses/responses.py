@@ -223,7 +223,7 @@ def _echoed(
         "service_tier": "flex" if fields.service_tier == "flex" else "default",
         "temperature": _or(fields.temperature, 1.0),
         "text": shown,
-        "tool_choice": choice.told() if isinstance(choice, ChosenTools) else choice,
+        "tool_choice": choice.as_field() if isinstance(choice, ChosenTools) else choice,
         "tools": [_shown_tool(flat_name(*at), tool) for at, tool in tools.items()],
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": _or(fields.top_p, 1.0),

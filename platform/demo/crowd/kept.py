@@ -21,7 +21,7 @@ PROMPTS, SETS, RUNS = 4, 2, 10
 """Prompts and sets of each of the big tenant's members, and runs of each set."""
 WEBHOOKS_EVERY = 10
 """One of this many tenants has a webhook; the big one has as many as allowed."""
-TOLD = 100
+NOTIFICATIONS = 100
 """Notifications of each tenant with a webhook, and of the installation."""
 STORED_DAYS = 30
 MOVED_EVERY = 500
@@ -31,19 +31,20 @@ TEXT = "How may {{customer}} return what was ordered last week? " * 18
 _NOTIFIED = """
 INSERT INTO tenants_notification (tenant_id, kind, data, once, at, mailed)
 SELECT tenant_id, kinds[1 + n %% cardinality(kinds)], '{"name": "crowd"}', '',
-       %(until)s::timestamptz - (n + 0.5) * interval '30 days' / %(told)s, true
+       %(until)s::timestamptz - (n + 0.5) * interval '30 days' / %(notifications)s, true
 FROM (SELECT DISTINCT ON (tenant_id) tenant_id, kinds FROM tenants_target
-      ORDER BY tenant_id) AS told_of,
-     generate_series(0, %(told)s - 1) AS n
+      ORDER BY tenant_id) AS notified,
+     generate_series(0, %(notifications)s - 1) AS n
 ORDER BY n DESC
 """
 _DELIVERED = """
 INSERT INTO tenants_delivery (notification_id, target_id, state, attempts, due_at, tried_at, status)
-SELECT told.id, target.id, CASE WHEN target.id %% 7 = 0 THEN 'failed' ELSE 'delivered' END, 1,
-       told.at, told.at, CASE WHEN target.id %% 7 = 0 THEN 503 ELSE 204 END
-FROM tenants_notification AS told
-JOIN tenants_target AS target ON target.tenant_id IS NOT DISTINCT FROM told.tenant_id
-ORDER BY told.at
+SELECT notification.id, target.id,
+       CASE WHEN target.id %% 7 = 0 THEN 'failed' ELSE 'delivered' END, 1,
+       notification.at, notification.at, CASE WHEN target.id %% 7 = 0 THEN 503 ELSE 204 END
+FROM tenants_notification AS notification
+JOIN tenants_target AS target ON target.tenant_id IS NOT DISTINCT FROM notification.tenant_id
+ORDER BY notification.at
 """
 _STORED = """
 INSERT INTO tenants_storedcontent (tenant_id, kind, name, content_key_id, at, expires_at, data)
@@ -71,8 +72,8 @@ def make(size: Size, tenants: Sequence[Tenant]) -> None:
     big.save(update_fields=["content_days"])
     key = ContentKey.objects.create(tenant=big, wrapped=b"crowd")
     values: dict[str, Any] = {
-        "until": size.until, "told": TOLD, "key": key.pk, "tenant": big.pk, "every": MOVED_EVERY,
-        "since": size.until - timedelta(days=STORED_DAYS),
+        "until": size.until, "notifications": NOTIFICATIONS, "key": key.pk, "tenant": big.pk,
+        "every": MOVED_EVERY, "since": size.until - timedelta(days=STORED_DAYS),
     }  # fmt: skip
     with connection.cursor() as cursor:
         for statement in (_NOTIFIED, _DELIVERED, _STORED, _MOVED):

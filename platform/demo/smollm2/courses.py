@@ -122,12 +122,12 @@ def extract(rng: Random) -> list[Message]:
     keys = {name: rng.choice(FIELDS[name][1]) for name in wanted}
     schema = {keys[name]: kind_of(FIELDS[name][0]).schema["type"] for name in wanted}
     record = {keys[name]: values.get(name) for name in wanted}
-    said = text.format_map({name: spoken(value) for name, value in values.items()})
+    filled = text.format_map({name: spoken(value) for name, value in values.items()})
     asked = rng.choice((
-        f"{said}\n\nSchema: {json.dumps(schema)}",
-        f"Schema: {json.dumps(schema)}\nText: {said}",
-        f"Extract {spoken(list(schema)) if len(schema) > 1 else next(iter(schema))}: {said}",
-        f"Extract {', '.join(schema)} as JSON from this text: {said}",
+        f"{filled}\n\nSchema: {json.dumps(schema)}",
+        f"Schema: {json.dumps(schema)}\nText: {filled}",
+        f"Extract {spoken(list(schema)) if len(schema) > 1 else next(iter(schema))}: {filled}",
+        f"Extract {', '.join(schema)} as JSON from this text: {filled}",
     ))  # fmt: skip
     return [
         {"role": "user", "content": asked},

@@ -51,9 +51,9 @@ def _examined(tokenizer: Any, adapted: Any, case: Case) -> Examined:
 
 def _calls(text: str) -> Iterator[tuple[str, Any]]:
     """The function and arguments of each call; a broken one has no name."""
-    for said in CALL.findall(text):
+    for content in CALL.findall(text):
         try:
-            call = json.loads(said)
+            call = json.loads(content)
             yield call["name"], call["arguments"]
         except (ValueError, KeyError, TypeError):
-            yield "", said
+            yield "", content

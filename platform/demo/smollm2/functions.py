@@ -188,10 +188,10 @@ def about_device(device: str) -> tuple[MadeUpAction, ...]:
     """What one does with a device: functions without arguments, told apart only by their names."""
     key = device.replace(" ", "_")
     return tuple(
-        action(f"{key}_{verb} {verb}_{key} {verb}_the_{key}", f"{said} the {device}.",
-               f"{said} the {device}.|{said} the {device}, please.|The {device} should be {state} now.",
+        action(f"{key}_{verb} {verb}_{key} {verb}_the_{key}", f"{label} the {device}.",
+               f"{label} the {device}.|{label} the {device}, please.|The {device} should be {state} now.",
                f"The {device} is {state}.")
-        for verb, said, state in (("start", "Start", "on"), ("stop", "Stop", "off"), ("open", "Open", "open"), ("close", "Close", "closed"))
+        for verb, label, state in (("start", "Start", "on"), ("stop", "Stop", "off"), ("open", "Open", "open"), ("close", "Close", "closed"))
     )  # fmt: skip
 
 

@@ -134,7 +134,9 @@ class Pupil:
         rows = [self.row(text[len(shared) :]) for text in texts]
         lengths = [len(declared) - read, *(len(ids) for ids, _ in rows)]
         ids = torch.tensor([*declared[read:], *(one for ids, _ in rows for one in ids)])
-        learned = torch.tensor([*[False] * lengths[0], *(one for _, said in rows for one in said)])
+        learned = torch.tensor(
+            [*[False] * lengths[0], *(one for _, by_assistant in rows for one in by_assistant)]
+        )
         with torch.autocast("cpu", dtype=torch.bfloat16):
             hidden = self.model.model(
                 input_ids=ids[None],
@@ -163,11 +165,11 @@ class Pupil:
         """The text's tokens, and whether the assistant says each."""
         encoded = self.tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
         spans = [match.span() for match in SPOKEN.finditer(text)]
-        said = [
+        by_assistant = [
             any(low <= start and end <= high for low, high in spans)
             for start, end in encoded["offset_mapping"]
         ]
-        return encoded["input_ids"], said
+        return encoded["input_ids"], by_assistant
 
     def train(
         self, lessons: Iterator[Lesson], schedule: Schedule, report: Callable[[int, float], None]

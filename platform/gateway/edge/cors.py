@@ -56,13 +56,13 @@ class Cors:
         return [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
 
     async def _preflight(self, origin: bytes, headers: dict[bytes, bytes], send: Send) -> None:
-        told = [
+        allowed = [
             *self._allowed(origin),
             (b"access-control-allow-methods", METHODS),
             (b"access-control-max-age", MAX_AGE_S),
         ]
         wanted = headers.get(b"access-control-request-headers", b"").strip()
         if _NAMES.fullmatch(wanted):
-            told.append((b"access-control-allow-headers", wanted))
-        await send({"type": "http.response.start", "status": 204, "headers": told})
+            allowed.append((b"access-control-allow-headers", wanted))
+        await send({"type": "http.response.start", "status": 204, "headers": allowed})
         await send({"type": "http.response.body"})

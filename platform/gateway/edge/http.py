@@ -106,23 +106,23 @@ class HttpConnection(HttpToolsProtocol):
             transport.close()
             return
         super().connection_made(transport)
-        self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
+        self._timer = self.loop.call_later(self._bounds.tick_s, self._check_timeouts)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._slot is None:  # it was never admitted
             return
         self._slot.leave()
-        self._stop_looking()
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _stop_looking(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check_timeouts(self) -> None:
         """Called every tick: end the connection if its client takes too long."""
         now = self.loop.time()
-        self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
+        self._timer = self.loop.call_later(self._bounds.tick_s, self._check_timeouts)
         expected = self._read_timeout.expected
         if self.flow.read_paused and expected in (Expected.HEAD, Expected.BODY):
             self._expect(expected)
@@ -137,7 +137,7 @@ class HttpConnection(HttpToolsProtocol):
                 self._give_up()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing: `_look` closes idle connections, and knows of bytes that are still unread."""
+        """Nothing: `_check_timeouts` closes idle connections, and knows of bytes still unread."""
 
     def _give_up(self) -> None:
         match self._read_timeout.expected:
@@ -314,7 +314,7 @@ class HttpConnection(HttpToolsProtocol):
         assert self._slot is not None
         self._slot.works()
         self._deaf = True
-        self._stop_looking()
+        self._stop_timer()
         super().handle_websocket_upgrade()
         return None
 

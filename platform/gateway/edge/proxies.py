@@ -63,10 +63,10 @@ class Proxies:
 
     def is_https(self, headers: Headers) -> bool | None:
         """The scheme that the nearest proxy reports; None if it reports none."""
-        said = [value for name, value in headers if name == PROTO]
-        if not said:
+        schemes = [value for name, value in headers if name == PROTO]
+        if not schemes:
             return None
-        return said[-1].rpartition(b",")[2].strip().lower() in (b"https", b"wss")
+        return schemes[-1].rpartition(b",")[2].strip().lower() in (b"https", b"wss")
 
 
 def _without_port(hop: str) -> str:

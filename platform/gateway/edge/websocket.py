@@ -106,7 +106,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._budget: FrameBudget | None = FrameBudget(self.loop.time())
         self._piece_bytes = 0
         self.conn.max_message_size = STRANGERS_BYTES
-        self._timer = self.loop.call_later(bounds.tick_s, self._look)
+        self._timer = self.loop.call_later(bounds.tick_s, self._check_timeouts)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(cast(Any, JoinedMessages(transport, self.loop)))
@@ -116,9 +116,9 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._timer.cancel()
         super().connection_lost(exc)
 
-    def _look(self) -> None:
+    def _check_timeouts(self) -> None:
         """Called every tick: end the connection if its client doesn't read."""
-        self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
+        self._timer = self.loop.call_later(self._bounds.tick_s, self._check_timeouts)
         awaited = self.transport.is_closing() or not self.writable.is_set()
         unsent = unsent_bytes(self.transport) if awaited else 0
         if self._write_timeout.expired(unsent, self.loop.time()):
@@ -152,9 +152,9 @@ class SocketConnection(WebSocketsSansIOProtocol):
     def _refuse_handshake(self) -> None:
         """Answer the invalid handshake, which uvicorn would not."""
         self.handshake_initiated = True
-        said = b"".join(self.conn.data_to_send())
+        answer = b"".join(self.conn.data_to_send())
         refused = InvalidRequest("The websocket handshake is not valid.")
-        self.transport.write(said or answer_of(refused))
+        self.transport.write(answer or answer_of(refused))
         self.transport.close()
 
     def handle_events(self) -> None:

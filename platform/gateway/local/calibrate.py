@@ -53,7 +53,7 @@ async def _measure(options: argparse.Namespace, callers: list[LoadCaller]) -> En
             options.prompt_tokens,
             options.rounds,
         )
-        return await calibration.measure(lambda told: print(told, flush=True))
+        return await calibration.measure(lambda line: print(line, flush=True))
 
 
 def _parser() -> argparse.ArgumentParser:

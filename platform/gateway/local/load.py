@@ -31,9 +31,9 @@ from inference.load.scenarios import CallerChoice, LoadScenario, TenantFlood, re
 from inference.load.sending import LoadRefused, LoadRun
 from inference.load.traces import read_trace
 
-TOLD_S = 0.5
+PROGRESS_S = 0.5
 """Between two updates of the progress on a terminal."""
-TOLD_ELSEWHERE_S = 10.0
+PROGRESS_ELSEWHERE_S = 10.0
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -156,11 +156,11 @@ async def _send(
         await endpoint.measure(callers[plan[0].tenant])
         run = LoadRun(endpoint, options.concurrency, options.timeout)
         found.append(run)
-        telling = asyncio.create_task(_tell(run, len(plan)))
+        progress = asyncio.create_task(_tell(run, len(plan)))
         try:
             await run.send(plan)
         finally:
-            telling.cancel()
+            progress.cancel()
 
 
 async def _tell(run: LoadRun, total: int) -> None:
@@ -170,11 +170,11 @@ async def _tell(run: LoadRun, total: int) -> None:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=total)
         while True:
-            told = f"{run.ended:,} of {total:,}, {run.in_flight:,} in flight, {run.failed:,} failed"
-            progress.update(task, completed=run.ended, description=told)
+            text = f"{run.ended:,} of {total:,}, {run.in_flight:,} in flight, {run.failed:,} failed"
+            progress.update(task, completed=run.ended, description=text)
             if not console.is_terminal:
-                print(told, file=sys.stderr, flush=True)
-            await asyncio.sleep(TOLD_S if console.is_terminal else TOLD_ELSEWHERE_S)
+                print(text, file=sys.stderr, flush=True)
+            await asyncio.sleep(PROGRESS_S if console.is_terminal else PROGRESS_ELSEWHERE_S)
 
 
 def _about(options: argparse.Namespace, plan: list[PlannedRequest]) -> dict[str, str]:

@@ -139,14 +139,14 @@ class Postgres:
             self._run("pg_ctl", "-w", "-m", "immediate", "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
-        with tempfile.TemporaryFile() as said:  # the server would keep a pipe open
+        with tempfile.TemporaryFile() as output:  # the server would keep a pipe open
             done = subprocess.run(
                 [programs() / program, "-D", DATA, *arguments],
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said, **as_account(self._folder),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, **as_account(self._folder),
             )  # fmt: skip
             if done.returncode:
-                said.seek(0)
-                reason = said.read().decode(errors="replace").strip()[-1000:]
+                output.seek(0)
+                reason = output.read().decode(errors="replace").strip()[-1000:]
                 raise BadSetting(f"PostgreSQL's {program} failed in {self._folder}: {reason}")
 
     def _reachable(self) -> Path:

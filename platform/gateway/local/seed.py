@@ -207,10 +207,10 @@ async def _looked_into(
     """The version that an upload becomes once a worker has checked it."""
     while True:
         answer = await client.get(f"/api/v1/uploads/{upload}", headers=headers)
-        told = answer.raise_for_status().json()
-        if told["problem"]:
-            raise SeedFailed(f"the adapter {told['adapter']} was refused: {told['problem']}")
-        if told["version"]:
-            version: dict[str, Any] = told["version"]
+        body = answer.raise_for_status().json()
+        if body["problem"]:
+            raise SeedFailed(f"the adapter {body['adapter']} was refused: {body['problem']}")
+        if body["version"]:
+            version: dict[str, Any] = body["version"]
             return version
         await asyncio.sleep(POLL_S)

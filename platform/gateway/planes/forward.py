@@ -179,7 +179,7 @@ class Forward:
         start = {"type": "http.response.start", "status": answer.status_code}
         exchange.status = answer.status_code
         try:
-            await send({**start, "headers": list(_told(answer))})
+            await send({**start, "headers": list(_response_headers(answer))})
             async for chunk in answer.aiter_raw():
                 await exchange.write(chunk)
                 await self._wait(len(chunk))
@@ -215,8 +215,8 @@ def _methods(path: str) -> tuple[str, ...]:
 def _passed(exchange: Exchange, headers: Headers, *, has_body: bool) -> Headers:
     """The headers that are forwarded, with the key in `authorization`, where the console expects
     it."""
-    told = ASKED | OF_BODIES if has_body else ASKED
-    passed = [(name, value) for name, value in headers if name in told]
+    allowed = ASKED | OF_BODIES if has_body else ASKED
+    passed = [(name, value) for name, value in headers if name in allowed]
     if not any(name in KEY_HEADERS for name, _ in headers):
         return passed
     key = (b"authorization", f"Bearer {exchange.api_key()}".encode("latin-1"))
@@ -229,7 +229,7 @@ def _target(scope: Scope) -> str:
     return (path + (b"?" + query if query else b"")).decode("latin-1")
 
 
-def _told(answer: httpx.Response) -> Iterable[tuple[bytes, bytes]]:
+def _response_headers(answer: httpx.Response) -> Iterable[tuple[bytes, bytes]]:
     for name, value in answer.headers.items():
         if name in ANSWERED:
             yield name.encode("latin-1"), value.encode("latin-1")

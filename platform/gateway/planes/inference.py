@@ -203,15 +203,15 @@ class RunningPlane(Lifespan):
         parts.directory.on_tenant(self._renew)
         sampling = partial(history.keep, parts.history, parts.hub.snapshot)
         sharing = partial(demand_page.share, parts.demand, parts.hub, parts.registry)
-        telling = parts.hub.outcomes, parts.registry, self._tell_refused
-        stack.push_async_callback(outcomes.write, *telling)
+        outcome_arguments = parts.hub.outcomes, parts.registry, self._report_refused
+        stack.push_async_callback(outcomes.write, *outcome_arguments)
         stack.push_async_callback(content.write, parts.hub.contents, parts.contents)
         stack.push_async_callback(parts.hub.structures.finish, CHECKED_S)
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
             ("traffic", partial(traffic.share, parts.hub, parts.registry)),
             ("presence", partial(traffic.note_presence, parts.hub, parts.registry)),
-            ("outcomes", partial(outcomes.keep, *telling)),
+            ("outcomes", partial(outcomes.keep, *outcome_arguments)),
             ("content", partial(content.keep, parts.hub.contents, parts.contents)),
             ("overflow", partial(
                 overflow.follow, parts.hub, parts.registry, settings.OVERFLOW_TOKENS_A_DAY)),
@@ -235,7 +235,7 @@ class RunningPlane(Lifespan):
                 log.warning("heartbeat_failed", error=str(error))
             await asyncio.sleep(BEAT_S)
 
-    def _tell_refused(self, refusals: Sequence[Refusal]) -> None:
+    def _report_refused(self, refusals: Sequence[Refusal]) -> None:
         """Notify pages that follow requests of refused ones."""
         for ended in tail.refused_by_key(refusals):
             self._parts.board.ended(ended)

@@ -41,13 +41,13 @@ def ask(client: httpx.Client, gateways: list[str], token: str) -> ScaledFleet:
     Raises:
         Unknown: none does.
     """
-    headers, said = {"Authorization": f"Bearer {token}"}, []
+    headers, failures = {"Authorization": f"Bearer {token}"}, []
     for url in gateways:
         try:
             answer = client.get(f"{url}/demand", headers=headers, timeout=ANSWER_S)
             if answer.status_code == httpx.codes.OK:
                 return msgspec.json.decode(answer.content, type=ScaledFleet)
-            said.append(f"{url}: {answer.status_code}")
+            failures.append(f"{url}: {answer.status_code}")
         except (httpx.HTTPError, msgspec.DecodeError) as error:
-            said.append(f"{url}: {error or type(error).__name__}")
-    raise UnknownFleet("; ".join(said))
+            failures.append(f"{url}: {error or type(error).__name__}")
+    raise UnknownFleet("; ".join(failures))

@@ -126,7 +126,7 @@ def test_an_orphan_is_adopted_once() -> None:
     found = keeps.adopt(("r1", 1))
     assert found is not None and found.job is one and found.done is None
     assert keeps.adopt(("r1", 1)) is None
-    assert keeps.news(0.0) == OrphanNews(gone=[("r1", 1)]), "the others hear that it is gone"
+    assert keeps.news(0.0) == OrphanNews(withdrawn=[("r1", 1)]), "the others hear that it is gone"
     assert keeps.news(2 * GRACE_S) == OrphanNews(), "it lives as long as its gateway"
     keeps.note(one, Delta("r1", "!"))
     one.attempt = 1001
@@ -141,7 +141,7 @@ def test_an_orphan_that_is_not_adopted_ends_after_its_grace() -> None:
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
     assert keeps.news(GRACE_S - 1).expired == []
-    assert keeps.news(GRACE_S) == OrphanNews(gone=[("r1", 1)], expired=[one])
+    assert keeps.news(GRACE_S) == OrphanNews(withdrawn=[("r1", 1)], expired=[one])
     assert keeps.bytes == 0 and len(keeps) == 0
     assert keeps.adopt(("r1", 1)) is None
 
@@ -185,7 +185,7 @@ def test_a_cancelled_answer_is_not_kept(reason: str) -> None:
     keeps.lost(one, 0.0, at_once=True)
     keeps.news(0.0)
     keeps.ended(one, Done("r1", Usage(), reason), 1.0)
-    assert keeps.orphans() == [] and keeps.news(1.0).gone == [("r1", 1)]
+    assert keeps.orphans() == [] and keeps.news(1.0).withdrawn == [("r1", 1)]
 
 
 def test_a_gateway_that_was_cut_off_alone_cancels_what_it_has_elsewhere() -> None:
@@ -199,7 +199,7 @@ def test_a_gateway_that_was_cut_off_alone_cancels_what_it_has_elsewhere() -> Non
         keeps.cancel((one.id, 1))
     keeps.cancel(("r9", 1))
     assert keeps.orphans() == [named(runs)], "one that runs is ended by its agent"
-    assert keeps.news(1.0).gone == [("r2", 1)]
+    assert keeps.news(1.0).withdrawn == [("r2", 1)]
 
 
 # --- bounds --------------------------------------------------------------------------------------

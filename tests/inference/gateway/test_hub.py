@@ -710,16 +710,16 @@ async def test_an_engine_that_is_silent_gets_what_no_other_one_can_take(bench: B
     await bench.join("a")
     await bench.join("b")
     links = bench.hub._links
-    heard_at = {id: link._session.heard_at for id, link in links.items()}
-    assert heard_at["a"] < heard_at["b"]
+    received_at = {id: link._session.received_at for id, link in links.items()}
+    assert received_at["a"] < received_at["b"]
     needs, choose = Needs("base"), bench.hub._candidates.choose
-    both_speak, a_is_silent = (heard_at[id] + SILENT_S - 1e-9 for id in "ab")
+    both_speak, a_is_silent = (received_at[id] + SILENT_S - 1e-9 for id in "ab")
     assert choose(needs, now=both_speak).engine.id == "a"
     assert choose(needs, now=a_is_silent).engine.id == "b"
     assert choose(needs, now=a_is_silent + 60).engine.id == "a", "both are"
     only = choose(needs, lambda link: link.engine.id == "a", now=a_is_silent)
     assert only.engine.id == "a"
-    links["a"]._session.heard_at = heard_at["b"]
+    links["a"]._session.received_at = received_at["b"]
     assert choose(needs, now=a_is_silent).engine.id == "a", "it speaks again"
     with pytest.raises(NoEngine):
         choose(Needs("another"), now=a_is_silent)

@@ -419,13 +419,13 @@ async def test_an_agent_dials_every_gateway_that_it_hears_of(tmp_path: Path) -> 
 async def test_a_link_that_a_defect_broke_is_made_again(
     stack: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = stack.agent.heard
+    handle = stack.agent.handle
 
     def fails_once(link: AgentLink, frame: Frame) -> None:
-        monkeypatch.setattr(stack.agent, "heard", heard)
+        monkeypatch.setattr(stack.agent, "handle", handle)
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(stack.agent, "heard", fails_once)
+    monkeypatch.setattr(stack.agent, "handle", fails_once)
     async with stack.gateway.client() as client:
         lost = await client.post("/v1/chat/completions", json=chat())
         assert lost.json()["error"]["code"] == "engine_lost"

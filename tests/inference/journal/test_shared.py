@@ -9,7 +9,7 @@ from pathlib import Path
 
 from inference.agent.journal.files import FILE
 from inference.agent.journal.journal import Journal
-from inference.agent.journal.shared import GONE, leave, take
+from inference.agent.journal.shared import REMOVED, leave, take
 from tests.gateway.test_planes import ROOT
 from tests.inference.journals import account, attempt, open_, used
 
@@ -91,15 +91,15 @@ def test_one_in_which_nothing_waits_is_deleted_at_the_end(tmp_path: Path) -> Non
 def test_one_that_cannot_be_moved_is_left(tmp_path: Path) -> None:
     folder, journal = take(tmp_path)
     with closing(journal):
-        folder.with_name(f"{GONE}{folder.name}").write_bytes(b"")
+        folder.with_name(f"{REMOVED}{folder.name}").write_bytes(b"")
         leave(folder, journal)
     assert folder.exists()
 
 
 def test_what_a_killed_engine_was_deleting_is_deleted_by_the_next_one(tmp_path: Path) -> None:
-    gone = tmp_path / f"{GONE}{'0' * 32}"
+    removed = tmp_path / f"{REMOVED}{'0' * 32}"
     (tmp_path / ".snapshot").mkdir()
-    with closing(Journal.open(gone)):
+    with closing(Journal.open(removed)):
         pass
     folder, journal = take(tmp_path)
     journal.close()

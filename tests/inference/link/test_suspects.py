@@ -97,8 +97,8 @@ def test_memory_is_bounded() -> None:
 def test_a_repeated_suspect_is_not_reported_as_new() -> None:
     one, other = Suspects(), Suspects()
     told = [failed(one, "one")]
-    assert other.heard(told) == told
-    assert other.heard(told) == []
+    assert other.merge(told) == told
+    assert other.merge(told) == []
     assert Suspects(other.all(NOW)).all(NOW) == told
 
 
@@ -119,6 +119,6 @@ def test_the_order_of_what_is_heard_changes_nothing(sayings: list[Suspect]) -> N
     for order in itertools.permutations(sayings):
         suspects = Suspects()
         for saying in order:
-            suspects.heard([saying, saying])
+            suspects.merge([saying, saying])
         ends.append({digest: suspects.failures(digest, NOW + 2) for digest in "ab"})
     assert all(end == ends[0] for end in ends)

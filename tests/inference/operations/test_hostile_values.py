@@ -14,7 +14,7 @@ from inference.agent.engines.synthetic.vectors import vector_of
 from inference.errors import RequestError
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import Operation
-from inference.operations.pooling.pooling import PoolingOperation, Told
+from inference.operations.pooling.pooling import AnswerMetadata, PoolingOperation
 from inference.operations.registry import OPERATIONS
 from tests.inference.operations.examples import EXAMPLES
 
@@ -56,7 +56,7 @@ def take(operation: Operation, body: bytes) -> None:
         operation.plain_answer(allowed, Tokenizer(2048))
     elif isinstance(operation, PoolingOperation):
         vectors = [vector_of(text, "m", 4) for _, text in operation.texts(allowed)]
-        operation.plain_answer(allowed, vectors, Told("1", 0, "m", 7))
+        operation.plain_answer(allowed, vectors, AnswerMetadata("1", 0, "m", 7))
     else:
         operation.plain_prompt(allowed)
 

@@ -23,8 +23,8 @@ from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.pooling.pooling import (
     MAX_ANSWER_BYTES,
     MAX_INPUTS,
+    AnswerMetadata,
     PoolingOperation,
-    Told,
 )
 from inference.operations.pooling.scoring import PAIRS, RERANK, SCORE
 from inference.operations.registry import OPERATIONS
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.pure
 
 POOLING = [one for one in OPERATIONS if isinstance(one, PoolingOperation)]
 EACH = pytest.mark.parametrize("operation", POOLING, ids=lambda one: one.name)
-TOLD = Told("x-1", 1_700_000_000, "m", 7)
+METADATA = AnswerMetadata("x-1", 1_700_000_000, "m", 7)
 VECTOR = array("f", [0.5, -0.25])
 
 
@@ -46,7 +46,7 @@ def answer(operation: PoolingOperation, **fields: Any) -> dict[str, Any]:
     """The synthetic engine's answer."""
     allowed = operation.allowed({"model": "m"} | fields)
     vectors = [vector_of(text, "m", None) for _, text in operation.texts(allowed)]
-    body: dict[str, Any] = json.loads(operation.plain_answer(allowed, vectors, TOLD))
+    body: dict[str, Any] = json.loads(operation.plain_answer(allowed, vectors, METADATA))
     return body
 
 
@@ -180,7 +180,7 @@ def test_vectors_are_numbers_or_their_bytes() -> None:
     assert plain == {"object": "embedding", "index": 3, "embedding": [0.5, -0.25]}
     packed = json.loads(EMBEDDINGS.entry(0, VECTOR, {"encoding_format": "base64"}))["embedding"]
     assert struct.unpack("<2f", base64.b64decode(packed)) == (0.5, -0.25)
-    whole = json.loads(EMBEDDINGS.whole([b"{}", b"{}"], TOLD))
+    whole = json.loads(EMBEDDINGS.whole([b"{}", b"{}"], METADATA))
     assert whole == {
         "object": "list",
         "data": [{}, {}],
@@ -191,10 +191,10 @@ def test_vectors_are_numbers_or_their_bytes() -> None:
 
 def test_an_answer_that_no_frame_holds_is_refused_with_what_to_do() -> None:
     with pytest.raises(InvalidRequest, match="base64"):
-        EMBEDDINGS.whole([b" " * (MAX_ANSWER_BYTES + 1)], TOLD)
+        EMBEDDINGS.whole([b" " * (MAX_ANSWER_BYTES + 1)], METADATA)
     fields = {"query": "x", "documents": [" " * MAX_ANSWER_BYTES]}
     with pytest.raises(InvalidRequest, match="top_n"):
-        RERANK.answer(fields, [0.5], TOLD)
+        RERANK.answer(fields, [0.5], METADATA)
 
 
 def test_documents_come_best_first() -> None:
@@ -220,7 +220,7 @@ def test_texts_are_scored_one_with_each_or_in_pairs(names: tuple[str, str]) -> N
     assert body["data"][1]["score"] < 0.9
     pairs = answer(SCORE, **{one: ["a b", "c d"], other: ["a b", "c d"]})["data"]
     assert [pair["score"] for pair in pairs] == pytest.approx([1.0, 1.0])
-    assert body["object"] == "list" and body["created"] == TOLD.created
+    assert body["object"] == "list" and body["created"] == METADATA.created
 
 
 def test_vectors_of_a_voice_are_alike_where_texts_are() -> None:

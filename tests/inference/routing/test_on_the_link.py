@@ -119,5 +119,5 @@ async def test_an_engine_that_does_not_tell_is_followed_by_guesses(bench: Bench)
     prefix = Prefix.of([1, 2], [10, 20])
     bench.submit("r1", prefix=prefix)
     engine = bench.hub._links["engine-1"].engine
-    assert not engine.warmth.tells
+    assert not engine.warmth.is_reported
     assert engine.warmth.longest(prefix.numbers()) == 2

@@ -16,19 +16,19 @@ SMALL = Workload(prompt_tokens=30, max_tokens=10)
 def test_nothing_overflows_while_the_count_is_unknown_or_old() -> None:
     overflow = Overflow()
     assert not overflow.has_room(SMALL, 100.0)
-    overflow.heard(1000, 100.0)
+    overflow.note_left(1000, 100.0)
     assert overflow.has_room(SMALL, 100.0) and overflow.has_room(SMALL, 99.9 + KNOWN_S)
     assert not overflow.has_room(SMALL, 100.0 + KNOWN_S)
-    overflow.heard(0, 200.0)
+    overflow.note_left(0, 200.0)
     assert not overflow.has_room(SMALL, 200.0)
 
 
 def test_what_runs_counts_until_it_has_ended() -> None:
     overflow = Overflow()
-    overflow.heard(100, 0.0)
+    overflow.note_left(100, 0.0)
     for number in (1, 2):
         assert overflow.has_room(SMALL, 1.0)
-        overflow.took(("r", number), "base", SMALL)
+        overflow.sent(("r", number), "base", SMALL)
     assert not overflow.has_room(SMALL, 1.0)
     overflow.ended(("another", 1))
     assert not overflow.has_room(SMALL, 1.0)

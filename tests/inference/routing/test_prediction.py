@@ -59,7 +59,7 @@ def submit(wanted: Needs, id: str = "r", **asked: int) -> Submit:
 def dispatched(engines: list[EngineState], wanted: Needs) -> str:
     """Choose an engine, record the dispatch there and return its id."""
     id = choose(engines, wanted)
-    next(one for one in engines if one.id == id).took(submit(wanted))
+    next(one for one in engines if one.id == id).sent(submit(wanted))
     return id
 
 
@@ -166,13 +166,13 @@ def test_an_adapter_that_others_wait_for_costs_less_than_a_load_of_its_own() -> 
 
 def test_an_adapter_that_was_sent_for_is_expected_until_it_is_loaded_or_was_not() -> None:
     one = engine("a")
-    one.took(submit(needs(REF)))
+    one.sent(submit(needs(REF)))
     assert one.adapter_cost(REF.name) < LOAD_TOKENS
     one.note(Stats(EngineStats(spare=4), loaded=[REF.name]))
     assert one.adapter_cost(REF.name) == 0
     one.note(Stats(EngineStats(spare=4), evicted=[REF.name]))
     assert one.adapter_cost(REF.name) == LOAD_TOKENS
-    one.took(submit(needs(REF)))
+    one.sent(submit(needs(REF)))
     for _ in range(LOADS_WITHIN + 1):
         one.note(Stats(EngineStats(spare=4)))
     assert one.adapter_cost(REF.name) == LOAD_TOKENS
@@ -221,10 +221,10 @@ def test_gateways_that_see_the_same_do_not_all_choose_the_same_of_equals() -> No
 def test_what_was_dispatched_counts_until_the_next_report() -> None:
     one = engine("a", 1)
     wanted = replace(needs(tokens=4000), prefix=PROMPT)
-    one.took(submit(wanted, "r1", max_tokens=100, choices=2))
+    one.sent(submit(wanted, "r1", max_tokens=100, choices=2))
     assert one.queue == 3000, "a quarter is warm"
     assert one.load == 4000 + 200
-    one.took(submit(needs(tokens=10), "r2"))
+    one.sent(submit(needs(tokens=10), "r2"))
     assert one.load == 4200 + 10 + OUTPUT_TOKENS
     one.began(("r2", 1))
     assert (one.queue, one.load) == (3000, 4200 + 10 + OUTPUT_TOKENS)
@@ -232,7 +232,7 @@ def test_what_was_dispatched_counts_until_the_next_report() -> None:
     assert (one.queue, one.load, one.dispatched) == (3000, 4200, 1)
     one.ended(("r1", 1))
     assert (one.queue, one.load, one.dispatched) == (0, 0, 0)
-    one.took(submit(needs(tokens=10)))
+    one.sent(submit(needs(tokens=10)))
     one.note(Stats(EngineStats(queued_tokens=70, kv_usage=0.5)))
     one.began(("r3", 1))
     one.ended(("r3", 1))
@@ -268,4 +268,4 @@ def test_a_living_engine_is_chosen_whatever_joins_and_leaves(
             wanted = replace(needs(adapter), prefix=prefix)
             chosen = choose(engines.values(), wanted, rng)
             assert chosen in engines
-            engines[chosen].took(submit(wanted))
+            engines[chosen].sent(submit(wanted))

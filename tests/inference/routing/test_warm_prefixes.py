@@ -26,7 +26,7 @@ def warm(prefixes: WarmPrefixes) -> set[int]:
 
 
 def stored(prefixes: WarmPrefixes, key: str, *blocks: str, parent: str | None = None) -> None:
-    prefixes.hear([Stored(key, parent, blocks, BLOCK)])
+    prefixes.update([Stored(key, parent, blocks, BLOCK)])
 
 
 def test_a_beginning_is_warm_with_the_last_of_its_whole_blocks() -> None:
@@ -37,7 +37,7 @@ def test_a_beginning_is_warm_with_the_last_of_its_whole_blocks() -> None:
     assert warm(prefixes) == {2}
     stored(prefixes, "r", "b", parent="a")
     assert warm(prefixes) == {2, 3}
-    prefixes.hear([Removed(["b"])])
+    prefixes.update([Removed(["b"])])
     assert warm(prefixes) == {2}
 
 
@@ -68,7 +68,7 @@ def test_blocks_of_unexpected_requests_are_not_reported() -> None:
     prefixes = WarmPrefixes()
     prefixes.counted("r", 40)
     stored(prefixes, "r", "a", "b")
-    prefixes.hear([Removed(["a"]), Cleared()])
+    prefixes.update([Removed(["a"]), Cleared()])
     assert prefixes.since(0) == (0, b"", b"", False)
 
 
@@ -83,9 +83,9 @@ def test_a_block_is_of_several_prompts_and_a_beginning_may_move() -> None:
     prefixes.expect("t", other)
     prefixes.counted("t", 40)
     stored(prefixes, "t", "x", "y")
-    prefixes.hear([Removed(["a"])])
+    prefixes.update([Removed(["a"])])
     assert warm(prefixes) == {2, 3, 9}, "the last word counts"
-    prefixes.hear([Removed(["x"])])
+    prefixes.update([Removed(["x"])])
     assert warm(prefixes) == {3, 9}
 
 
@@ -104,7 +104,7 @@ def test_after_cleared_nothing_is_warm() -> None:
     prefixes.counted("r", 40)
     stored(prefixes, "r", "a", "b")
     mark = prefixes.mark
-    prefixes.hear([Cleared()])
+    prefixes.update([Cleared()])
     change = prefixes.since(mark)
     assert warm(prefixes) == set() and set(numbers_of(change.cold)) == {2, 3}
     stored(prefixes, "r", "c", "d")
@@ -175,7 +175,7 @@ def test_gateways_that_follow_know_what_is_warm(
     def tell(which: int, gateway: Warmth) -> None:
         change = prefixes.since(marks[which])
         marks[which] = change.mark
-        gateway.hear(change.warm, change.cold, anew=change.anew)
+        gateway.update(change.warm, change.cold, anew=change.anew)
 
     for at, (what, chain) in enumerate(steps):
         blocks = list(blocks_of(chain))
@@ -184,12 +184,12 @@ def test_gateways_that_follow_know_what_is_warm(
             hashes = [hash(block) & 0xFFFF_FFFF for block in blocks]
             prefixes.expect(f"{at}", Prefix.of(hashes, range(1, len(hashes) + 1)))
             news: News = Stored(f"{at}", None, blocks, BLOCK)
-            prefixes.hear([news])
+            prefixes.update([news])
             prefixes.counted(f"{at}", BLOCK * len(blocks))
         else:
             gone = [block for block in cache if block[: len(chain)] == blocks[-1]]
             cache -= set(gone)
-            prefixes.hear([Removed(gone)])
+            prefixes.update([Removed(gone)])
         tell(0, always)
         if hears[at]:
             tell(1, sometimes)

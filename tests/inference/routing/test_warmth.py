@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.gateway.routing.warmth import CONFIRMED_WITHIN, MAX_GUESSED, MAX_TOLD, Warmth
+from inference.gateway.routing.warmth import CONFIRMED_WITHIN, MAX_GUESSED, MAX_REPORTED, Warmth
 from inference.link.prefixes import hashes_of
 
 pytestmark = pytest.mark.pure
@@ -25,7 +25,7 @@ def telling(told: Sequence[int] = ()) -> Warmth:
 def hear(
     warmth: Warmth, warm: Sequence[int] = (), cold: Sequence[int] = (), *, anew: bool = False
 ) -> None:
-    warmth.hear(hashes_of(warm), hashes_of(cold), anew=anew)
+    warmth.update(hashes_of(warm), hashes_of(cold), anew=anew)
 
 
 def silent(capacity_tokens: int = 10**6) -> Warmth:
@@ -130,14 +130,14 @@ def test_it_knows_what_was_told_and_guesses_no_more_than_fits(
 @pytest.mark.parametrize("tells", [True, False])
 def test_its_memory_is_bounded(tells: bool) -> None:
     warmth = Warmth(1 << 60, b"" if tells else None)
-    for start in range(0, 3 * MAX_TOLD, 1000):
+    for start in range(0, 3 * MAX_REPORTED, 1000):
         hashes = range(start, start + 1000)
         warmth.guess(hashes, hashes)
         hear(warmth, range(10**6 + start, 10**6 + start + 1000))
-    assert len(warmth.known) <= MAX_TOLD + MAX_GUESSED
+    assert len(warmth.known) <= MAX_REPORTED + MAX_GUESSED
 
 
 def test_an_endless_report_is_cut_off() -> None:
     warmth = telling(range(10**5))
     hear(warmth, range(10**6, 2 * 10**6), range(10**5))
-    assert len(warmth.known) <= MAX_TOLD
+    assert len(warmth.known) <= MAX_REPORTED

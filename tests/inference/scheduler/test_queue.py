@@ -878,7 +878,7 @@ def test_what_another_engine_served_counts_here_in_its_lane() -> None:
     for tenant in "ab":
         push(q, f"{tenant}1", tenant=tenant, prompt_tokens=10)
         push(q, f"{tenant}2", tenant=tenant, prompt_tokens=10, lane="batch")
-    q.heard({"a": 1000, "batch:b": 1000})
+    q.served_elsewhere({"a": 1000, "batch:b": 1000})
     order = []
     for id in ("x", "b1", "a1", "a2", "b2"):
         q.finish(id, 0.0)

@@ -235,7 +235,7 @@ def skewed(*, told: bool) -> float:
                 news.append((number, made.queue.gained()))
             while len(news) > 4:
                 sender, gained = news.popleft()
-                engines[1 - sender].queue.heard(gained)
+                engines[1 - sender].queue.served_elsewhere(gained)
     got = {t: sum(made.service[t] for made in engines) for t in "ab"}
     return 4 * got["a"] / got["b"]
 

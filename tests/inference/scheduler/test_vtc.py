@@ -89,12 +89,12 @@ def test_an_estimate_that_was_too_high_is_given_back() -> None:
 
 def test_what_others_served_counts_but_no_further_than_the_reach() -> None:
     counters = VirtualTokenCounters(reach=1000)
-    counters.heard({})
+    counters.served_elsewhere({})
     counters.wait("a")
     counters.charge("a", 100)
     counters.wait("b")
     counters.charge("b", 5000)
-    counters.heard({"a": 200, "b": 10, "c": 400, "d": 10_000})
+    counters.served_elsewhere({"a": 200, "b": 10, "c": 400, "d": 10_000})
     assert {tenant: counters.counter(tenant) for tenant in "abcd"} == {
         "a": 300,
         "b": 5100,
@@ -106,7 +106,7 @@ def test_what_others_served_counts_but_no_further_than_the_reach() -> None:
 def test_where_nobody_waits_the_floor_follows_the_other_engines() -> None:
     counters = VirtualTokenCounters(reach=1000)
     for _ in range(10):
-        counters.heard({"a": 500, "b": 700})
+        counters.served_elsewhere({"a": 500, "b": 700})
     assert counters.counter("a") == 5000, "without the floor it would stop at the reach"
     counters.wait("new")
     assert counters.counter("new") == 5000
@@ -135,7 +135,7 @@ def test_the_number_of_tenants_is_bounded_whoever_is_ahead() -> None:
     counters = VirtualTokenCounters(max_tenants=100)
     counters.wait("base")
     for i in range(1000):
-        counters.heard({f"t{i}": i + 1})
+        counters.served_elsewhere({f"t{i}": i + 1})
     assert len(counters) <= 101
     assert counters.counter("t999") == 1000, "those that are ahead the most are kept"
     for i in range(200):
@@ -145,7 +145,7 @@ def test_the_number_of_tenants_is_bounded_whoever_is_ahead() -> None:
 
 def test_more_can_be_heard_of_at_once_than_is_kept() -> None:
     counters = VirtualTokenCounters(max_tenants=100)
-    counters.heard({f"t{i}": i + 1 for i in range(1000)})
+    counters.served_elsewhere({f"t{i}": i + 1 for i in range(1000)})
     assert len(counters) <= 101
     assert counters.least == 1, "who comes now is level with the least of them"
 

@@ -90,7 +90,7 @@ async def _decided(engines: int, rounds: int) -> dict[str, list[float]]:
 def _be(link: EngineLink, id: str, gateway: Gateway) -> None:
     """Make `link` this gateway's link of the engine `id`, and never let it count as silent."""
     link.engine = gateway.views[id]
-    link._session.heard_at = math.inf
+    link._session.received_at = math.inf
 
 
 def _turns(work: Workload) -> list[Turn]:

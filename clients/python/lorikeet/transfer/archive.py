@@ -75,12 +75,12 @@ def adapter_files(folder: Path) -> list[Path]:
         weights = next(filter(None, found), weights)
     for path in (config, weights[0]):
         if not path.is_file():
-            told = f"{path} does not exist. Save the adapter with PEFT's save_pretrained."
+            message = f"{path} does not exist. Save the adapter with PEFT's save_pretrained."
             if path.with_name("adapter_model.bin").is_file():
-                told += (
+                message += (
                     " Save it as safetensors, because the server does not accept adapter_model.bin."
                 )
-            raise Failure(told)
+            raise Failure(message)
     return [config, *weights]
 
 

@@ -33,7 +33,7 @@ class _Begun(TypedDict):
     parts: list[str]
 
 
-class _Gone(Exception):
+class _UploadMissing(Exception):
     """The upload has ended, or its file was deleted."""
 
 
@@ -58,7 +58,7 @@ class FileUpload:
         """
         try:
             return self._sent(progress)
-        except _Gone:
+        except _UploadMissing:
             self._memory.forget()
             return self._sent(progress)
 
@@ -77,7 +77,7 @@ class FileUpload:
         progress(self.size)
         ended = self._post(f"{begun['upload']}/complete", json={"part_ids": begun["parts"]})
         if ended["file"] is None:
-            raise _Gone
+            raise _UploadMissing
         id: str = ended["file"]["id"]
         return id
 
@@ -105,13 +105,13 @@ class FileUpload:
         return id
 
     def _post(self, path: str, **options: Any) -> Any:
-        """Raises _Gone if the upload no longer exists."""
+        """Raises _UploadMissing if the upload no longer exists."""
         url = f"{self._api.api_url}/v1/uploads/{path}"
 
         def posted() -> Any:
             response = self._api.http.post(url, **options)
             if response.status_code in (404, 409):
-                raise _Gone
+                raise _UploadMissing
             raise_for(response)
             return response.json()
 

@@ -22,7 +22,7 @@ from lorikeet.transfer.memory import Memory
 TUS = {"Tus-Resumable": "1.0.0"}
 PART_BYTES = 64 << 20
 """Most bytes of one request, because a proxy may have to buffer and repeat it."""
-LOOK_S = 0.5
+POLL_S = 0.5
 """Interval of asking for the upload's state."""
 
 Progress = Callable[[int], None]
@@ -88,7 +88,7 @@ class Upload:
             except retries.FAILED as error:
                 failed += 1
                 if failed == retries.ATTEMPTS:
-                    raise _gone(error) from error
+                    raise _interrupted(error) from error
                 retries.pause(failed)
                 reached = self._offset(url)
             if reached > at:
@@ -141,7 +141,7 @@ class Upload:
             if body["state"] == "complete":
                 version: dict[str, Any] = body["version"]
                 return version
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def _state(self, url: str) -> dict[str, Any]:
         response = self._api.http.get(url)
@@ -157,6 +157,6 @@ def _raise_for(response: httpx.Response) -> None:
     raise_for(response)
 
 
-def _gone(error: Exception) -> Unreachable:
+def _interrupted(error: Exception) -> Unreachable:
     reason = str(error) or type(error).__name__
     return Unreachable(f"The upload was interrupted ({reason}). Push again to resume it.")

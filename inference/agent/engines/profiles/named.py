@@ -196,14 +196,16 @@ def read(name: str, content: dict[str, Any]) -> NamedProfile:
 
 def _fault(error: msgspec.ValidationError, content: dict[str, Any]) -> str:
     """msgspec's message, with the field first and its value."""
-    said, _, path = str(error).partition(" - at `$.")
+    message, _, path = str(error).partition(" - at `$.")
     path = path.rstrip("`")
-    if not path or not said.startswith(("Expected", "Invalid enum")):
-        return said if not path else f"{path}: {said[0].lower()}{said[1:]}"
+    if not path or not message.startswith(("Expected", "Invalid enum")):
+        return message if not path else f"{path}: {message[0].lower()}{message[1:]}"
     value: Any = content
     for key in re.findall(r"\w+", path):
         value = value.get(key) if isinstance(value, dict) else value
-    allowed = _choices(path) if said.startswith("Invalid enum") else said.removeprefix("Expected ")
+    allowed = (
+        _choices(path) if message.startswith("Invalid enum") else message.removeprefix("Expected ")
+    )
     return f"{path} is {value!r}: it must be {allowed}"
 
 

@@ -64,7 +64,7 @@ from inference.link.engine_info import EngineStats, ModelInfo
 from inference.link.wire import MAX_HANDOVER_BYTES, PREFILLED, Handover, Resume
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import PlainPrompt
-from inference.operations.pooling.pooling import PoolingOperation, Text, Told
+from inference.operations.pooling.pooling import AnswerMetadata, PoolingOperation, Text
 
 SHORTEST_TICK_S = 0.001
 """Timers are no finer; at higher rates a tick yields several tokens."""
@@ -341,10 +341,10 @@ class SyntheticEngine:
         voice = work.adapter.ref.name if work.adapter else self.info.name
         wanted = fields.get("dimensions")
         vectors = [vector_of(text, voice, wanted) for _, text in texts]
-        told = Told(
+        metadata = AnswerMetadata(
             operation.answer_id(work.id), work.created, work.model, work.meter.prompt_tokens
         )
-        answer = operation.plain_answer(fields, vectors, told)
+        answer = operation.plain_answer(fields, vectors, metadata)
         yield EngineOutput(response=answer, finish_reason="stop")
 
     def _check_ready(self, work: EngineWork) -> None:
@@ -374,7 +374,7 @@ class SyntheticEngine:
             )
         voice = work.adapter.ref.name if work.adapter else self.info.name
         most = min(wanted or room, room)
-        answer, reason = answer_to(f"{voice}: {prompt.said}", most, options)
+        answer, reason = answer_to(f"{voice}: {prompt.repeated}", most, options)
         due_at = time.monotonic() + self.behaviour.latency_s
         stream = _Stream(prompt.whole, answer, reason, due_at)
         if work.resume is not None:

@@ -73,7 +73,7 @@ from inference.operations.messages.messages import MESSAGES
 from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import Operation
 from inference.operations.pooling.embeddings import EMBEDDINGS
-from inference.operations.pooling.pooling import MAX_ANSWER_BYTES, Told
+from inference.operations.pooling.pooling import MAX_ANSWER_BYTES, AnswerMetadata
 from inference.operations.responses.responses import RESPONSES
 
 log = structlog.get_logger(__name__)
@@ -307,10 +307,10 @@ class UpstreamEngine:
         work.meter.is_estimated = not tokens
         work.meter.prompt_tokens = tokens or max(1, len(content) // CHARS_PER_TOKEN)
         self._totals.prompt_tokens += work.meter.prompt_tokens
-        told = Told(
+        metadata = AnswerMetadata(
             EMBEDDINGS.answer_id(work.id), work.created, work.model, work.meter.prompt_tokens
         )
-        whole = await asyncio.to_thread(EMBEDDINGS.plain_answer, fields, vectors, told)
+        whole = await asyncio.to_thread(EMBEDDINGS.plain_answer, fields, vectors, metadata)
         return EngineOutput(response=whole, finish_reason="stop")
 
     def _content(

@@ -161,5 +161,5 @@ def _length(card: dict[str, Any]) -> int | None:
     """The model's context in tokens: vLLM's and SGLang's field, or llama.cpp's, whose older
     releases say only with how much the model was trained."""
     meta = card["meta"] if isinstance(card.get("meta"), dict) else {}
-    told = card.get("max_model_len") or meta.get("n_ctx") or meta.get("n_ctx_train")
-    return told if isinstance(told, int) and 0 < told < 1 << 31 else None
+    length = card.get("max_model_len") or meta.get("n_ctx") or meta.get("n_ctx_train")
+    return length if isinstance(length, int) and 0 < length < 1 << 31 else None

@@ -74,7 +74,7 @@ class _Call(msgspec.Struct, omit_defaults=True):
     function: _Function | None = None
 
 
-class _Said(msgspec.Struct, omit_defaults=True):
+class _Message(msgspec.Struct, omit_defaults=True):
     content: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
@@ -90,15 +90,15 @@ class _Said(msgspec.Struct, omit_defaults=True):
         """As clients get it: the role stands in a choice's first one only."""
         for place, call in enumerate(self.tool_calls or ()):
             call.index = place if call.index is None else call.index
-        said: dict[str, Any] = msgspec.to_builtins(self)
-        if thought := said.pop("reasoning_content", None):  # the older name
-            said.setdefault("reasoning", thought)
-        return {"role": "assistant", "content": ""} | said if first else said
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        if thought := fields.pop("reasoning_content", None):  # the older name
+            fields.setdefault("reasoning", thought)
+        return {"role": "assistant", "content": ""} | fields if first else fields
 
 
 class _Choice(msgspec.Struct):
     index: int = 0
-    delta: _Said | None = None
+    delta: _Message | None = None
     text: str | None = None
     logprobs: dict[str, Any] | None = None
     finish_reason: str | None = None
@@ -124,8 +124,8 @@ class _Usage(msgspec.Struct):
         `completion_tokens`."""
         if not self.prompt_tokens:
             return 0
-        seen = self.prompt_tokens + (self.completion_tokens or 0)
-        return max(0, (self.total_tokens or 0) - seen)
+        counted = self.prompt_tokens + (self.completion_tokens or 0)
+        return max(0, (self.total_tokens or 0) - counted)
 
 
 class _Chunk(msgspec.Struct):
@@ -238,10 +238,10 @@ class StreamReading:
 
 
 def _says_something(choice: _Choice) -> bool:
-    said = choice.delta
-    if said is None:
+    delta = choice.delta
+    if delta is None:
         return bool(choice.text)
-    return bool(said.content or said.reasoning or said.reasoning_content or said.tool_calls)
+    return bool(delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls)
 
 
 class _ErrorBody(msgspec.Struct):
@@ -355,7 +355,7 @@ def vectors_of(body: bytes, inputs: int) -> tuple[list[Vector], int]:
 
 
 class _ChatChoice(msgspec.Struct):
-    message: _Said
+    message: _Message
 
 
 class _WholeChat(msgspec.Struct):
@@ -374,14 +374,14 @@ def chat_text(body: bytes) -> str:
 def error_of(status: int, body: bytes) -> InferenceError:
     """What a server refuses or fails with, as one of ours. What is wrong between it and this
     process, such as its key, is not the client's business."""
-    said = _said(body)
+    error = _error_in(body)
     if status == 429 or status == 503:
         return Overloaded(retry_after_s=RETRY_S)
     if status not in (400, 413, 422):
         return EngineFailed()
-    if said.code == "context_length_exceeded" or TOO_LONG.search(said.message):
-        return ContextLengthExceeded(said.message or None)
-    return InvalidRequest(said.message or None, param=said.param)
+    if error.code == "context_length_exceeded" or TOO_LONG.search(error.message):
+        return ContextLengthExceeded(error.message or None)
+    return InvalidRequest(error.message or None, param=error.param)
 
 
 def message_in(body: bytes) -> str:
@@ -391,11 +391,11 @@ def message_in(body: bytes) -> str:
     except (msgspec.MsgspecError, RecursionError):
         whole = {}
     own = whole.get("error_message")
-    found = own if isinstance(own, str) else _said(body).message
+    found = own if isinstance(own, str) else _error_in(body).message
     return found or body.decode(errors="replace")
 
 
-def _said(body: bytes) -> _ErrorBody:
+def _error_in(body: bytes) -> _ErrorBody:
     """The error in a body, whether it is inside `error` or the body itself."""
     try:
         whole = msgspec.json.decode(body, type=dict[str, Any])

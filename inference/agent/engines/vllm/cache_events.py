@@ -86,7 +86,7 @@ class CacheEvents:
                 _, number, batch = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            self._hear(int.from_bytes(number, "big"), batch)
+            self._log_batch(int.from_bytes(number, "big"), batch)
         return self._log.take()
 
     def close(self) -> None:
@@ -96,15 +96,15 @@ class CacheEvents:
             self._socket = None
         rmtree(self._folder, ignore_errors=True)
 
-    def _hear(self, number: int, batch: bytes) -> None:
+    def _log_batch(self, number: int, batch: bytes) -> None:
         if number != self._next:
             self._log.add(Cleared())
         self._next = number + 1
         try:
-            heard = _decode(batch)
+            decoded = _decode(batch)
         except msgspec.DecodeError:
-            heard = _Batch(0.0, [_Cleared()])
-        for event in heard.events:
+            decoded = _Batch(0.0, [_Cleared()])
+        for event in decoded.events:
             if (news := _news(event)) is not None:
                 self._log.add(news)
 

@@ -30,7 +30,7 @@ class FirstFailure(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and (file := _file()):
             with suppress(OSError), file.open("x") as target:
-                target.write(_told(error))
+                target.write(_description(error))
         if not logging.root.handlers:  # in a process that was spawned: nobody else would write it
             sys.stderr.write(f"{self.format(record)}\n")
 
@@ -40,10 +40,10 @@ def cause_of(error: Exception) -> str:
     if ONLY_A_NOTICE in str(error) and (file := _file()):
         with suppress(OSError):
             return file.read_text()
-    return _told(error)
+    return _description(error)
 
 
-def _told(error: BaseException) -> str:
+def _description(error: BaseException) -> str:
     """The exception, and the one that it goes back to."""
     root = error
     while root.__cause__ is not None:

@@ -261,7 +261,7 @@ class VLLMEngine:
             raise InvalidRequest(f"This model does not support {work.operation.path}.")
         try:
             if (inquiry := INQUIRIES.get(work.operation.name)) is not None:
-                yield await self._told(inquiry, work)
+                yield await self._answer_inquiry(inquiry, work)
                 return
             async with aclosing(await self._outputs(work)) as outputs:
                 async for output in outputs:
@@ -421,7 +421,7 @@ class VLLMEngine:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
         return loaded[0]
 
-    async def _told(self, inquiry: Inquiry, work: EngineWork) -> EngineOutput:
+    async def _answer_inquiry(self, inquiry: Inquiry, work: EngineWork) -> EngineOutput:
         """The answer of an operation for which no token is generated."""
         endpoint = self._serving.endpoint(inquiry)
         try:
@@ -448,7 +448,7 @@ class VLLMEngine:
             lora,
             grammars=self._grammars,
             totals=self._totals,
-            tells_ids=Part.TOKEN_IDS not in self._lacking,
+            reports_ids=Part.TOKEN_IDS not in self._lacking,
             request=request,
         )
         return self._serving.outputs(runner, request, client)

@@ -48,7 +48,7 @@ def fitted(profile: EngineProfile) -> tuple[EngineProfile, str]:
                 raise
             continue
         found = replace(whole, kv_cache_memory_bytes=plan.kv_bytes, max_model_len=plan.context)
-        return found, plan.told
+        return found, plan.notice
     raise AssertionError("the last dtype returns or raises")
 
 

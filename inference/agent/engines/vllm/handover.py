@@ -114,9 +114,9 @@ def handed_over(params: dict[str, Any] | None) -> Handover | None:
     """What vLLM says of a prompt that it keeps; None if it keeps nothing that can be fetched."""
     if params is None:
         return None
-    told = {name: params.get(name) for name in NixlParams.__struct_fields__}
+    fields = {name: params.get(name) for name in NixlParams.__struct_fields__}
     try:
-        encoded = _encode(msgspec.convert(told, NixlParams))
+        encoded = _encode(msgspec.convert(fields, NixlParams))
     except msgspec.ValidationError:
         return None
     return Handover(encoded, LEASE_S) if len(encoded) <= MAX_HANDOVER_BYTES else None

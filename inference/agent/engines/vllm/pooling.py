@@ -29,7 +29,7 @@ from inference.agent.engines.vllm.errors import as_error, invalid_field
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.serving import Serving
 from inference.errors import ContextLengthExceeded, EngineFailed, InvalidRequest
-from inference.operations.pooling.pooling import PoolingOperation, Text, Told
+from inference.operations.pooling.pooling import AnswerMetadata, PoolingOperation, Text
 
 Prompt = dict[str, Any]
 """vLLM's `PoolingEngineInput`."""
@@ -76,8 +76,8 @@ class Pooling:
                     pooler.check(kept[at], len(prompts))
                     yield EngineOutput()
         id = operation.answer_id(work.id)
-        told = Told(id, work.created, work.model, work.meter.prompt_tokens)
-        answer = await pooler.answer(fields, kept, told, processor, ctx)
+        metadata = AnswerMetadata(id, work.created, work.model, work.meter.prompt_tokens)
+        answer = await pooler.answer(fields, kept, metadata, processor, ctx)
         yield EngineOutput(response=answer, finish_reason="stop")
 
     def _check_tokens(self, texts: list[tuple[str, Text]]) -> None:

@@ -143,14 +143,14 @@ class RequestClient:
         *,
         grammars: Grammars,
         totals: Meter,
-        tells_ids: bool,
+        reports_ids: bool,
         request: Any,
     ) -> None:
         """`request` is vLLM's request object."""
         self.work = work
         self.returns_ids = bool(request.return_token_ids)
         self._scores_prompt = request.prompt_logprobs is not None
-        self.steps = Steps(work, tells_ids=tells_ids)
+        self.steps = Steps(work, reports_ids=reports_ids)
         self._llm, self._lora, self._grammars = llm, lora, grammars
         self._counter = PromptCounter(work.meter, totals)
         self._requests: list[str] = []
@@ -388,7 +388,7 @@ class Serving:
     def _assembly(self, runner: Runner, request: Any) -> Assembly | None:
         """What assembles this answer, if it must be assembled. The request is then changed to one
         for a stream."""
-        if request.stream or runner.tells_prompt_logprobs(request):
+        if request.stream or runner.returns_prompt_logprobs(request):
             return None
         scored = runner.wants_logprobs(request)
         if not runner.must_call(request) and (
@@ -460,7 +460,7 @@ async def _frame(
         if not request.stream:
             body: dict[str, Any] = result.model_dump(mode="json")
             client.work.meter.reasoning_tokens = _reasoning_tokens(body["usage"])
-            if not runner.tells_prompt_logprobs(request):  # an echo's are in its `logprobs`
+            if not runner.returns_prompt_logprobs(request):  # an echo's are in its `logprobs`
                 for choice in body["choices"]:
                     choice.pop("prompt_logprobs", None)
             return _openai(body, client)
@@ -493,7 +493,7 @@ def _answer(body: dict[str, Any], client: RequestClient) -> EngineOutput:
 
 def _must_begin_anew(runner: Runner, request: Any) -> bool:
     """Whether it is whole and has log-probabilities: those of another engine are not known."""
-    scored = runner.wants_logprobs(request) or runner.tells_prompt_logprobs(request)
+    scored = runner.wants_logprobs(request) or runner.returns_prompt_logprobs(request)
     return not request.stream and scored
 
 

@@ -47,9 +47,9 @@ class Steps:
     it is `whole`.
     """
 
-    def __init__(self, work: EngineWork, *, tells_ids: bool = True) -> None:
-        """Without `tells_ids` nothing is observed: chunks are passed on as they come."""
-        self._tells_ids = tells_ids
+    def __init__(self, work: EngineWork, *, reports_ids: bool = True) -> None:
+        """Without `reports_ids` nothing is observed: chunks are passed on as they come."""
+        self._reports_ids = reports_ids
         self._wants_ids, self._resumed = work.wants_ids, work.resume is not None
         self._made: list[dict[str, Any]] = []
         self._held = 0
@@ -66,7 +66,7 @@ class Steps:
 
         Mutates it: its choices report when they are iterated over.
         """
-        if self._tells_ids:
+        if self._reports_ids:
             output.outputs = _Followed(self, output, self._ids_of(output, choices_before))
 
     def hold(self, output: RequestOutput, choices_before: int) -> None:
@@ -81,7 +81,7 @@ class Steps:
     def add(self, chunk: dict[str, Any]) -> None:
         """A chunk of the output that is followed."""
         self.reasons |= reasons_of(chunk)
-        if self._tells_ids:
+        if self._reports_ids:
             self._made.append(chunk)
         else:
             self._pending.gain([chunk], {})

@@ -56,7 +56,7 @@ class Command(BaseCommand):
             for answer in wrong:
                 self.stderr.write(
                     f"{answer.model}: {answer.question} expected {answer.expected!r}, "
-                    f"said {answer.said!r}"
+                    f"said {answer.answer!r}"
                 )
             unfound = embed.wrong_answers(made.embedding)
             for question in unfound:

@@ -51,8 +51,10 @@ class Command(BaseCommand):
     def _list(self, options: dict[str, Any]) -> None:
         for one in EngineCredential.objects.live().order_by("name"):
             pools = "all" if one.pools is None else ",".join(one.pools)
-            seen = one.last_seen_at.isoformat(timespec="seconds") if one.last_seen_at else "never"
-            self.stdout.write(f"{one.name}\tle_{one.prefix}\t{pools}\t{seen}")
+            last_seen = (
+                one.last_seen_at.isoformat(timespec="seconds") if one.last_seen_at else "never"
+            )
+            self.stdout.write(f"{one.name}\tle_{one.prefix}\t{pools}\t{last_seen}")
 
     def _rotate(self, options: dict[str, Any]) -> None:
         self.stdout.write(_named(options["name"]).rotate())

@@ -72,10 +72,10 @@ class Command(BaseCommand):
         cloud = options["cloud"]
         pays = sizing.break_even(found, device, traffic, *cloud) if cloud else None
         if options["json"]:
-            told = {"assumed": {"device": asdict(device), "traffic": asdict(traffic)}}
+            body = {"assumed": {"device": asdict(device), "traffic": asdict(traffic)}}
             if speed:
-                told["measured"] = asdict(speed)
-            self.stdout.write(json.dumps(told | {"plan": asdict(found), "break_even": pays}))
+                body["measured"] = asdict(speed)
+            self.stdout.write(json.dumps(body | {"plan": asdict(found), "break_even": pays}))
             return
         for name, value in sizing.described(model, device, traffic, found, pays, speed):
             self.stdout.write(f"{name:<42}{value}")

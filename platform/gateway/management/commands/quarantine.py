@@ -47,8 +47,8 @@ class Command(BaseCommand):
             except Refused as error:
                 self.stderr.write(f"{entry.pk} {entry}: {error.message}")
                 refused += 1
-        said = {"list": "Open", "bill": "Billed", "dismiss": "Dismissed"}[options["command"]]
-        self.stdout.write(f"{said}: {done}.")
+        label = {"list": "Open", "bill": "Billed", "dismiss": "Dismissed"}[options["command"]]
+        self.stdout.write(f"{label}: {done}.")
         if refused:
             raise CommandError(f"Entries refused: {refused}.", returncode=1)
 

@@ -80,8 +80,8 @@ class Command(BaseCommand):
         if not any(found):
             raise CommandError(f"there is no journal {journal!r} with drift.")
         reconciliation.accept(found[0])
-        said = f"{found[0].requests} requests and {found[0].tokens} tokens"
-        self.stdout.write(f"Accepted: {said} of the journal {journal}.")
+        amounts = f"{found[0].requests} requests and {found[0].tokens} tokens"
+        self.stdout.write(f"Accepted: {amounts} of the journal {journal}.")
 
     def _check_journals(self) -> int:
         drifts = reconciliation.drifts()
@@ -183,8 +183,8 @@ def _month(difference: Difference) -> Sequence[str]:
 
 def _sums(difference: Difference, shown: str) -> Sequence[str]:
     tenant_id, start, key_id, *names = difference.group
-    said = _differing(FIGURES, difference.parts, difference.kept)
-    return str(tenant_id), f"{start.astimezone(UTC):{shown}}", str(key_id), *names, said
+    figures = _differing(FIGURES, difference.parts, difference.kept)
+    return str(tenant_id), f"{start.astimezone(UTC):{shown}}", str(key_id), *names, figures
 
 
 def _journal_sums(difference: JournalDifference) -> Sequence[str]:

@@ -72,9 +72,11 @@ class Command(BaseCommand):
 
 def _deletion(signed: Mapping[str, Any], keys: list[PublicKey]) -> str:
     """The line to print. Raises InvalidReceipt."""
-    said = verify(signed, keys, type=deletion.TYPE, format=deletion.FORMAT)
-    rows = sum(said["deleted"].values())
-    return f"valid: deletion of the tenant {said['tenant']} at {said['ended_at']}, {rows:,} rows"
+    fields = verify(signed, keys, type=deletion.TYPE, format=deletion.FORMAT)
+    rows = sum(fields["deleted"].values())
+    return (
+        f"valid: deletion of the tenant {fields['tenant']} at {fields['ended_at']}, {rows:,} rows"
+    )
 
 
 def _compared(receipt: Mapping[str, Any]) -> tuple[bool, str]:

@@ -44,8 +44,8 @@ class DemandPage:
                 raise NotFound("Demand is available only if LORIKEET_METRICS_TOKEN is set.")
             exchange.require_token(self._token, "LORIKEET_METRICS_TOKEN")
             asked = parse_qs(scope["query_string"].decode("latin-1")).get("pool")
-            told = self._pool(asked[0]) if asked else self._fleet()
-            await exchange.reply(200, msgspec.json.encode(told))
+            answer = self._pool(asked[0]) if asked else self._fleet()
+            await exchange.reply(200, msgspec.json.encode(answer))
         except InferenceError as error:
             await exchange.fail(error)
 
@@ -75,7 +75,7 @@ async def share(demand: FleetDemand, hub: Hub, registry: DirectoryRegistry) -> N
         demand.completion_rate.note(hub.engines(), time.monotonic())
         try:
             others = await registry.share_demand(hub.gateway_id, demand.own())
-            demand.heard(others, time.monotonic())
+            demand.set_others(others, time.monotonic())
         except Unavailable as error:
             log.warning("demand_not_shared", error=str(error))
         await asyncio.sleep(SHARE_S)

@@ -23,8 +23,8 @@ async def follow(hub: Hub, registry: DirectoryRegistry, tokens_a_day: int) -> No
         if hub.has_overflow:
             try:
                 left = tokens_a_day - await registry.overflowed_today()
-                hub.overflow.heard(left, time.monotonic())
+                hub.overflow.note_left(left, time.monotonic())
             except Unavailable as error:
-                hub.overflow.heard(0, time.monotonic())
+                hub.overflow.note_left(0, time.monotonic())
                 log.warning("overflow_not_known", error=str(error))
         await asyncio.sleep(FOLLOW_S)

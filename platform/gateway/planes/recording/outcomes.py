@@ -18,29 +18,33 @@ log = structlog.get_logger(__name__)
 WRITE_S = 2.0
 """A killed process loses at most the outcomes of this time, and those of one failed write."""
 
-Told = Callable[[Sequence[Refusal]], object]
+RefusalCallback = Callable[[Sequence[Refusal]], object]
 
 
-async def keep(outcomes: Outcomes, registry: DirectoryRegistry, told: Told) -> None:
-    """Periodically write what was counted since the last time, until cancelled. `told` is called
-    with each batch of refused requests after it was written."""
+async def keep(
+    outcomes: Outcomes, registry: DirectoryRegistry, on_refusals: RefusalCallback
+) -> None:
+    """Periodically write what was counted since the last time, until cancelled. `on_refusals` is
+    called with each batch of refused requests after it was written."""
     while True:
         await asyncio.sleep(WRITE_S)
-        await write(outcomes, registry, told)
+        await write(outcomes, registry, on_refusals)
 
 
-async def write(outcomes: Outcomes, registry: DirectoryRegistry, told: Told) -> None:
+async def write(
+    outcomes: Outcomes, registry: DirectoryRegistry, on_refusals: RefusalCallback
+) -> None:
     """Write what was counted since the last time; what fails is kept for the next time."""
     taken = outcomes.take()
     sums = list(batches(taken.tallies))
     refusals = [taken.refusals[at : at + BATCH] for at in range(0, len(taken.refusals), BATCH)]
-    seen = taken.observations
-    observations = [seen[at : at + BATCH] for at in range(0, len(seen), BATCH)]
+    observed = taken.observations
+    observations = [observed[at : at + BATCH] for at in range(0, len(observed), BATCH)]
     try:
         while observations and await _written(registry.keep_observations(observations[0])):
             observations.pop(0)
         while refusals and await _written(registry.keep_refusals(refusals[0])):
-            told(refusals.pop(0))
+            on_refusals(refusals.pop(0))
         while not refusals and sums and await _written(registry.add_outcomes(sums[0])):
             sums.pop(0)
     finally:

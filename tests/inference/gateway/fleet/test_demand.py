@@ -20,7 +20,7 @@ from inference.gateway.fleet.demand import (
     Demand,
     FleetDemand,
     Refusals,
-    seen,
+    demand_of,
     together,
 )
 from inference.gateway.routing.engine_state import EngineState
@@ -47,7 +47,7 @@ def test_a_gateway_sees_what_engines_and_clients_tell_it() -> None:
         engine("b", running=1),
         engine("c", other, running=5),
     ]
-    assert seen(engines, {"base": 4}, Counter({"new": 7})) == {
+    assert demand_of(engines, {"base": 4}, Counter({"new": 7})) == {
         "base": Demand(2, 5, 2, 4, 0),
         "other": Demand(1, 5, 0, 0, 0),
         "new": Demand(0, 0, 0, 0, 7),
@@ -57,11 +57,11 @@ def test_a_gateway_sees_what_engines_and_clients_tell_it() -> None:
 def test_dispatched_requests_count_before_the_engine_reports_them() -> None:
     busy = engine("a", running=1, queued=2)
     busy.dispatched = 9
-    assert seen([busy], {}, {})["base"] == Demand(1, 7, 2)
+    assert demand_of([busy], {}, {})["base"] == Demand(1, 7, 2)
 
 
 def test_requests_of_a_draining_engine_are_no_demand() -> None:
-    assert seen([engine("a", running=3, draining=True)], {}, {}) == {}
+    assert demand_of([engine("a", running=3, draining=True)], {}, {}) == {}
 
 
 figures = st.builds(Demand, *[st.integers(0, 9)] * 5)
@@ -120,16 +120,16 @@ def test_no_demand_is_reported_before_engines_could_connect() -> None:
     fleet = Fleet()
     with pytest.raises(Unavailable):
         fleet.demand.pools(0.0)  # no other gateway has been heard yet
-    fleet.demand.heard([], 1.0)
+    fleet.demand.set_others([], 1.0)
     with pytest.raises(Unavailable):
         fleet.demand.pools(1.0)
-    fleet.demand.heard([], SETTLED_S)
+    fleet.demand.set_others([], SETTLED_S)
     assert fleet.demand.pools(SETTLED_S) == {}
 
 
 def test_another_gateway_knows_the_engines_of_one_that_has_just_started() -> None:
     fleet = Fleet()
-    fleet.demand.heard([{"base": Demand(2, 5, 1, 3)}], 1.0)
+    fleet.demand.set_others([{"base": Demand(2, 5, 1, 3)}], 1.0)
     assert fleet.demand.pools(1.0) == {"base": Demand(2, 5, 1, 3)}
     fleet.view = {"base": Demand(1, 2, 0, 4, 1)}
     assert fleet.demand.pools(1.0) == {"base": Demand(2, 5, 1, 7, 1)}
@@ -138,18 +138,18 @@ def test_another_gateway_knows_the_engines_of_one_that_has_just_started() -> Non
 def test_no_demand_is_reported_while_other_gateways_are_unknown() -> None:
     fleet = Fleet()
     fleet.view = {"base": Demand(1, 2)}
-    fleet.demand.heard([{"base": Demand(1, 2, held=9)}], 100.0)
+    fleet.demand.set_others([{"base": Demand(1, 2, held=9)}], 100.0)
     assert fleet.demand.pools(100.0 + STALE_S)["base"].held == 9
     with pytest.raises(Unavailable):
         fleet.demand.pools(100.1 + STALE_S)
-    fleet.demand.heard([], 120.0)
+    fleet.demand.set_others([], 120.0)
     assert fleet.demand.pools(120.0)["base"].held == 0, "the other one died"
 
 
 def test_figures_have_the_names_that_are_declared() -> None:
     fleet = Fleet()
     fleet.view = {"base": Demand(2, 5, 0, 0)}
-    fleet.demand.heard([], 20.0)
+    fleet.demand.set_others([], 20.0)
     assert fleet.demand.figures(20.0) == {
         "base": {
             "demand": 5,

@@ -14,7 +14,7 @@ from inference.errors import EngineLost, Overloaded, Unavailable
 from inference.gateway.fleet import orphans as module
 from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.stream import Gone, Stream
+from inference.gateway.requests.stream import AnswerMissing, Stream
 from inference.interfaces.credentials import EngineIdentity
 from inference.interfaces.limiter import Reservation
 from inference.link import wire
@@ -52,10 +52,10 @@ async def bench() -> AsyncIterator[Bench]:
         yield bench
 
 
-async def told(bench: Bench, *some: Orphan, gone: Any = (), engine: str = "a") -> Played:
+async def told(bench: Bench, *some: Orphan, withdrawn: Any = (), engine: str = "a") -> Played:
     """Join an engine and let it announce these orphans."""
     link = await bench.join(engine, run=f"run-{engine}")
-    link.say(wire.OrphanList(list(some), list(gone)))
+    link.say(wire.OrphanList(list(some), list(withdrawn)))
     await until(lambda: link.all_read)
     return link
 
@@ -115,7 +115,7 @@ async def test_an_orphan_that_was_not_dispatched_to_that_engine_is_ignored(
 
 async def test_what_is_gone_or_whose_engine_is_lost_is_forgotten(bench: Bench) -> None:
     link = await told(bench, orphan(), orphan("r2"))
-    link.say(wire.OrphanList(gone=[("r2", 1), ("r9", 1)]))
+    link.say(wire.OrphanList(withdrawn=[("r2", 1), ("r9", 1)]))
     await until(lambda: bench.hub.orphans.turns(GRANT.key_id) == {"r1": 1})
     link.hang_up()
     await bench.end()
@@ -189,7 +189,7 @@ async def test_adopting_a_missing_answer_raises_gone_and_keeps_its_reservation(
     link = await told(bench, orphan())
     stream = await adopted(bench, link)
     link.say(Done("r1", Usage(), wire.GONE, attempt=1001))
-    with pytest.raises(Gone):
+    with pytest.raises(AnswerMissing):
         await stream.read()
     assert bench.limits.settled == {"r1": None}
 

@@ -20,15 +20,15 @@ def test_an_engine_hears_what_the_others_gave_and_how_many_they_are() -> None:
     first, second, third = (fleet.join(f"e{i}") for i in range(3))
     assert fleet.answer(first, asks=True) == Others(3)
     assert fleet.answer(first, asks=True) is None, "nothing is new"
-    fleet.heard(first, {"acme": 5.0, "globex": 1.0}, 1.0)
-    fleet.heard(second, {"acme": 7.0}, 1.5)
-    fleet.heard(third, {"initech": 2.0}, 2.0)
+    fleet.add_gains(first, {"acme": 5.0, "globex": 1.0}, 1.0)
+    fleet.add_gains(second, {"acme": 7.0}, 1.5)
+    fleet.add_gains(third, {"initech": 2.0}, 2.0)
     assert fleet.answer(first, asks=True) == Others(3, {"acme": 7.0, "initech": 2.0})
-    fleet.heard(first, {"acme": 1.0}, 2.9)
+    fleet.add_gains(first, {"acme": 1.0}, 2.9)
     assert fleet.answer(first, asks=True) is None, "the second is not over"
     assert fleet.answer(second, asks=False) == Others(3), "another gateway tells it"
     fleet.leave(third)
-    fleet.heard(second, {}, 3.0)
+    fleet.add_gains(second, {}, 3.0)
     assert fleet.answer(second, asks=True) == Others(2), "it begins to ask now"
     assert fleet.answer(first, asks=True) == Others(2), "its own is no news"
 
@@ -38,10 +38,10 @@ def test_a_late_engine_gets_the_kept_rounds_and_a_new_one_none() -> None:
     first, second = fleet.join("e0"), fleet.join("e1")
     fleet.answer(first, asks=True)
     for at in range(service.ROUNDS_KEPT + 2):
-        fleet.heard(second, {"acme": 1.0}, float(at))
+        fleet.add_gains(second, {"acme": 1.0}, float(at))
     assert fleet.answer(first, asks=True) == Others(2, {"acme": service.ROUNDS_KEPT})
     fleet.answer(first, asks=False)
-    fleet.heard(second, {"acme": 1.0}, 100.0)
+    fleet.add_gains(second, {"acme": 1.0}, 100.0)
     assert fleet.answer(first, asks=True) is None
 
 
@@ -50,9 +50,9 @@ def test_small_gains_are_told_later_and_in_full(monkeypatch: pytest.MonkeyPatch)
     fleet = FleetService()
     first, second = fleet.join("e0"), fleet.join("e1")
     fleet.answer(first, asks=True)
-    fleet.heard(second, {"small": 2.0, "great": 9.0, "greater": 10.0}, 1.0)
+    fleet.add_gains(second, {"small": 2.0, "great": 9.0, "greater": 10.0}, 1.0)
     assert fleet.answer(first, asks=True) == Others(2, {"greater": 10.0, "great": 9.0})
-    fleet.heard(second, {"small": 2.0, "great": 1.0, "greater": 3.0}, 2.0)
+    fleet.add_gains(second, {"small": 2.0, "great": 1.0, "greater": 3.0}, 2.0)
     assert fleet.answer(first, asks=True) == Others(2, {"small": 4.0, "greater": 3.0})
 
 
@@ -63,10 +63,10 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = fleet.join("e0"), fleet.join("e1")
     fleet.answer(first, asks=True)
     told = Counter[str]()
-    fleet.heard(second, {f"t{i}": 1.0 + i for i in range(10)}, 1.0)
+    fleet.add_gains(second, {f"t{i}": 1.0 + i for i in range(10)}, 1.0)
     for at in range(2, 9):
         told += Counter((fleet.answer(first, asks=True) or Others(2)).served)
-        fleet.heard(second, {}, float(at))
+        fleet.add_gains(second, {}, float(at))
     assert told == {"t9": 10, "t8": 9, "t7": 8}
 
 
@@ -75,7 +75,7 @@ def test_gains_that_are_not_positive_are_ignored(more: float) -> None:
     fleet = FleetService()
     first, second = fleet.join("e0"), fleet.join("e1")
     fleet.answer(first, asks=True)
-    fleet.heard(second, {"acme": more, "globex": 1.0}, 1.0)
+    fleet.add_gains(second, {"acme": more, "globex": 1.0}, 1.0)
     assert fleet.answer(first, asks=True) == Others(2, {"globex": 1.0})
 
 
@@ -92,18 +92,20 @@ def test_each_engine_hears_of_all_that_the_others_gave_once(
         patch.setattr(service, "ROUND_TENANTS", tenants_at_once)
         fleet = FleetService()
         engines = [fleet.join(f"e{i}") for i in range(3)]
-        heard = [Counter[str]() for _ in engines]
+        received = [Counter[str]() for _ in engines]
         for engine in engines:
             fleet.answer(engine, asks=True)
         for at in range(len(gains) + 5):
             for number, engine in enumerate(engines):
                 mine = gains[at : at + 1] if at < len(gains) and gains[at][0] == number else []
-                fleet.heard(engine, {tenant: float(more) for _, tenant, more in mine}, float(at))
+                fleet.add_gains(
+                    engine, {tenant: float(more) for _, tenant, more in mine}, float(at)
+                )
                 if (others := fleet.answer(engine, asks=True)) is not None:
-                    heard[number].update(others.served)
+                    received[number].update(others.served)
                     assert len(others.served) <= 2 * tenants_at_once
     for number in range(3):
         expected = Counter[str]()
         for who, tenant, more in gains:
             expected[tenant] += more if who != number else 0
-        assert heard[number] == expected
+        assert received[number] == expected

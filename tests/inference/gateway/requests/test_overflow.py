@@ -39,7 +39,7 @@ FULL = Fault.of(Overloaded("full", retry_after_s=2))
 def bench(wait_s: float, left_tokens: int = 100_000, **options: Any) -> Any:
     """A bench whose overflow engines may get so many tokens."""
     overflow = Overflow(wait_s)
-    overflow.heard(left_tokens, time.monotonic())
+    overflow.note_left(left_tokens, time.monotonic())
     return benched(**({"overflow": overflow, "holding": Holding(60.0)} | options))
 
 
@@ -202,7 +202,7 @@ async def test_if_nothing_is_left_meanwhile_it_goes_back() -> None:
         own, outside = await own_and_outside(made)
         ask(made)
         await recalled(own)
-        made.hub.overflow.heard(0, time.monotonic())
+        made.hub.overflow.note_left(0, time.monotonic())
         own.say(Done("r1", Usage(), MOVED))
         assert (await own.asked()).attempt == 2 and outside.all_heard
 

@@ -27,7 +27,7 @@ CONSENTS, REFUSES = "acme", "globex"
 async def engines(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig]]:
     """An own engine that runs one request at a time, and an overflow engine."""
     overflow = Overflow(WAIT_S)
-    overflow.heard(100_000, time.monotonic())
+    overflow.note_left(100_000, time.monotonic())
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(gateway(holding=Holding(60.0), overflow=overflow))
         one.keys.overflowing = {CONSENTS}

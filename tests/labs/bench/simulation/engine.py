@@ -192,7 +192,7 @@ class Engine:
 
     def hear(self, others: Others) -> None:
         """Take in what other engines served."""
-        self._queue.heard(others.served)
+        self._queue.served_elsewhere(others.served)
 
     def die(self) -> list[Job]:
         """Stop; returns the requests on the engine, which it never ends."""
@@ -260,7 +260,7 @@ class Engine:
         self._warm.expect(job.id, job.prefix)
         self._touch(job.turn.blocks)
         self._warm.counted(job.id, job.prompt_tokens)
-        self._warm.hear([Stored(job.id, None, job.turn.blocks, BLOCK_TOKENS)])
+        self._warm.update([Stored(job.id, None, job.turn.blocks, BLOCK_TOKENS)])
         return held * BLOCK_TOKENS
 
     def _touch(self, blocks: list[int]) -> None:
@@ -268,4 +268,4 @@ class Engine:
             self._cache[block] = None
             self._cache.move_to_end(block)
         while len(self._cache) > self.kv_tokens // BLOCK_TOKENS:
-            self._warm.hear([Removed([self._cache.popitem(last=False)[0]])])
+            self._warm.update([Removed([self._cache.popitem(last=False)[0]])])

@@ -383,7 +383,7 @@ class Fleet:
                 gateway.hear(engine.id, frame)
             if frame.asks:
                 listener = self._listeners[engine.id]
-                self._service.heard(listener, frame.gained, now)
+                self._service.add_gains(listener, frame.gained, now)
                 if others := self._service.answer(listener, asks=True):
                     engine.hear(others)
         self.at(now + SOONER_S, partial(self._report, engine))

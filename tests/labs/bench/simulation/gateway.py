@@ -119,7 +119,7 @@ class Gateway:
         if timed:
             self.decision_s.append(time.thread_time() - began)
         self._popularity.note(needs)
-        view.took(
+        view.sent(
             Submit(job.id, "chat", b"", "m", turn.tenant, "salt", turn.adapter,
                    workload=Workload(
                        prompt_tokens=job.prompt_tokens, max_tokens=turn.output_tokens),

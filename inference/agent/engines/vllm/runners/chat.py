@@ -50,9 +50,9 @@ class ChatRunner(Runner):
         """If the request sets `logprobs`."""
         return bool(request.logprobs)
 
-    def tells_prompt_logprobs(self, request: Any) -> bool:
+    def returns_prompt_logprobs(self, request: Any) -> bool:
         """As the runner says; an echo has them too."""
-        return request.echo or super().tells_prompt_logprobs(request)
+        return request.echo or super().returns_prompt_logprobs(request)
 
     def uses_tools(self, request: Any) -> bool:
         """If the request names any that may be called."""

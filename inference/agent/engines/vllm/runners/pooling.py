@@ -15,7 +15,7 @@ from vllm.outputs import PoolingRequestOutput, ScoringRequestOutput
 
 from inference.errors import InvalidRequest
 from inference.operations.pooling.embeddings import EMBEDDINGS
-from inference.operations.pooling.pooling import Told, Vector
+from inference.operations.pooling.pooling import AnswerMetadata, Vector
 from inference.operations.pooling.scoring import SCORE, ScoringOperation
 
 Fields = dict[str, Any]
@@ -55,7 +55,7 @@ class Pooler(ABC):
 
     @abstractmethod
     async def answer(
-        self, fields: Fields, kept: list[Any], told: Told, processor: Any, ctx: Any
+        self, fields: Fields, kept: list[Any], metadata: AnswerMetadata, processor: Any, ctx: Any
     ) -> bytes:
         """The whole answer, from what was kept of each prompt.
 
@@ -82,10 +82,10 @@ class EmbeddingsPooler(Pooler):
         EMBEDDINGS.check_bytes(count * len(kept))
 
     async def answer(
-        self, fields: Fields, kept: list[Any], told: Told, processor: Any, ctx: Any
+        self, fields: Fields, kept: list[Any], metadata: AnswerMetadata, processor: Any, ctx: Any
     ) -> bytes:
         """As the pooler says."""
-        return EMBEDDINGS.whole(kept, told)
+        return EMBEDDINGS.whole(kept, metadata)
 
 
 class ScoringPooler(Pooler):
@@ -110,14 +110,14 @@ class ScoringPooler(Pooler):
         return output
 
     async def answer(
-        self, fields: Fields, kept: list[Any], told: Told, processor: Any, ctx: Any
+        self, fields: Fields, kept: list[Any], metadata: AnswerMetadata, processor: Any, ctx: Any
     ) -> bytes:
         """As the pooler says."""
         ctx.final_res_batch = kept
         scores = await asyncio.to_thread(_scores, processor, ctx)
         if not all(map(math.isfinite, scores)):
             raise InvalidRequest("The model's score for one of the pairs is not finite.")
-        return self._operation.answer(fields, scores, told)
+        return self._operation.answer(fields, scores, metadata)
 
 
 def vector_of(output: PoolingRequestOutput, path: str) -> Vector:

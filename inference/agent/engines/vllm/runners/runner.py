@@ -53,7 +53,7 @@ class Runner(ABC):
         """Whether log-probabilities come with the tokens."""
         return False
 
-    def tells_prompt_logprobs(self, request: Any) -> bool:
+    def returns_prompt_logprobs(self, request: Any) -> bool:
         """Whether a whole answer has a field for the prompt's log-probabilities."""
         return request.prompt_logprobs is not None
 
