@@ -64,7 +64,7 @@ types: .venv/.ready-dev
 lint: .venv/.ready-dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PY) tools/class_names.py
+	$(PY) tools/names.py
 	PYTHONPATH=platform:. .venv/bin/lint-imports
 	.venv/bin/zizmor --offline --quiet .github
 

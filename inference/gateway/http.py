@@ -289,7 +289,7 @@ class OpenAIServer:
         await self._callers.count(exchange, grant)
         once = "" if recording is None else idempotency.once(recording.claim)
         id = await self.background.queue(grant, call, exchange.id, once)
-        body = await self.responses.as_it_stands(grant, id)
+        body = await self.responses.current(grant, id)
         await exchange.reply(200, body)
 
     async def _followed(self, exchange: InferenceExchange, call: Call) -> tuple[Grant, Call]:

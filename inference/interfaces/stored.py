@@ -23,7 +23,7 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseStanding:
+class ResponseStatus:
     """The status of a background response, and the code of the error that ended it, if its record
     does not have that."""
 
@@ -68,7 +68,7 @@ class StoredResponses(Protocol):
         """
         ...
 
-    async def standing(self, tenant_id: int, id: str) -> ResponseStanding | None:
+    async def status(self, tenant_id: int, id: str) -> ResponseStatus | None:
         """Its status; None if it is not a background response."""
         ...
 

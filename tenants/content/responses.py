@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from inference.errors import RateLimitExceeded
-from inference.interfaces.stored import EndedResponse, Queued, ResponseStanding
+from inference.interfaces.stored import EndedResponse, Queued, ResponseStatus
 from inference.operations.responses.framing import CANCELLED, LIVE, QUEUED
 from tenants.content.sealing import Unreadable
 from tenants.content.store import ContentItem, PostgresContents
@@ -164,9 +164,9 @@ class PostgresResponses:
                 retry_after_s=RETRY_S,
             )
 
-    async def standing(self, tenant_id: int, id: str) -> ResponseStanding | None:
-        """See `StoredResponses.standing`."""
-        rows = await self._contents.rows(ResponseStanding, STANDING, _named(tenant_id, id))
+    async def status(self, tenant_id: int, id: str) -> ResponseStatus | None:
+        """See `StoredResponses.status`."""
+        rows = await self._contents.rows(ResponseStatus, STANDING, _named(tenant_id, id))
         return rows[0] if rows else None
 
     async def begin(self, tenant_id: int, id: str, turn: int) -> bytes | None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from inference.errors import GenerationTimeout, InferenceError, RateLimitExceeded
 from inference.gateway.lines.frames import TURNS_OF_A_RUN
 from inference.gateway.lines.seals import background_id, line_id
-from inference.interfaces.stored import EndedResponse, Queued, ResponseStanding, StoredResponses
+from inference.interfaces.stored import EndedResponse, Queued, ResponseStatus, StoredResponses
 from tenants.batch_states import Status
 from tenants.batches import response_leases
 from tenants.batches.leases import Lost, Result
@@ -80,19 +80,19 @@ async def test_one_is_queued_begun_and_ended_once(either: StoredResponses, key: 
     one = queued(key)
     of = (one.tenant_id, one.id)
     assert await either.queue(one) == one.id
-    assert await either.standing(*of) == ResponseStanding("queued")
+    assert await either.status(*of) == ResponseStatus("queued")
     assert await either.read(*of) == SAID
     assert await either.begin(*of, 1024) == SAID
     assert await either.begin(*of, 2048) == SAID
     assert await either.begin(*of, 1024) is None, "a higher turn has begun"
     assert not await either.end(*of, 1024, COMPLETED)
     assert await either.end(*of, 2048, COMPLETED)
-    assert await either.standing(*of) == ResponseStanding("completed")
+    assert await either.status(*of) == ResponseStatus("completed")
     assert await either.read(*of) == DONE
     assert not await either.end(*of, 2048, EndedResponse("failed", b"{}"))
     assert await either.begin(*of, 4096) is None
     await either.cancel(*of)
-    assert await either.standing(*of) == ResponseStanding("completed")
+    assert await either.status(*of) == ResponseStatus("completed")
 
 
 async def test_one_that_is_cancelled_or_deleted_has_no_answer(
@@ -107,9 +107,9 @@ async def test_one_that_is_cancelled_or_deleted_has_no_answer(
     for each in (one, two):
         assert not await either.end(each.tenant_id, each.id, 1024, COMPLETED)
         assert await either.begin(each.tenant_id, each.id, 2048) is None
-    assert await either.standing(one.tenant_id, one.id) == ResponseStanding("cancelled")
+    assert await either.status(one.tenant_id, one.id) == ResponseStatus("cancelled")
     assert await either.read(one.tenant_id, one.id) == SAID
-    assert await either.standing(two.tenant_id, two.id) is None
+    assert await either.status(two.tenant_id, two.id) is None
     assert await either.read(two.tenant_id, two.id) is None
 
 
@@ -117,12 +117,12 @@ async def test_another_tenants_response_is_not_found(either: StoredResponses, ke
     other = await sync_to_async(keeping)("globex")
     one = queued(key)
     await either.queue(one)
-    assert await either.standing(other.tenant_id, one.id) is None
+    assert await either.status(other.tenant_id, one.id) is None
     assert await either.begin(other.tenant_id, one.id, 1024) is None
     assert not await either.end(other.tenant_id, one.id, 0, COMPLETED)
     await either.cancel(other.tenant_id, one.id)
     assert not await either.delete(other.tenant_id, one.id)
-    assert await either.standing(one.tenant_id, one.id) == ResponseStanding("queued")
+    assert await either.status(one.tenant_id, one.id) == ResponseStatus("queued")
 
 
 async def test_the_same_request_is_queued_once(either: StoredResponses, key: ApiKey) -> None:

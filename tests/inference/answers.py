@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from inference.errors import IdempotencyKeyReused, RateLimitExceeded, Unavailable
 from inference.interfaces.answers import Claim, KeptAnswer
-from inference.interfaces.stored import EndedResponse, Queued, ResponseStanding
+from inference.interfaces.stored import EndedResponse, Queued, ResponseStatus
 from inference.operations.responses.framing import CANCELLED, LIVE, QUEUED
 
 CLAIM_S = 15.0
@@ -75,10 +75,10 @@ class MemoryResponses:
         self.runs[queued.tenant_id, queued.id] = Run(queued)
         return queued.id
 
-    async def standing(self, tenant_id: int, id: str) -> ResponseStanding | None:
+    async def status(self, tenant_id: int, id: str) -> ResponseStatus | None:
         self._look()
         run = self.runs.get((tenant_id, id))
-        return None if run is None else ResponseStanding(run.status, run.code)
+        return None if run is None else ResponseStatus(run.status, run.code)
 
     async def begin(self, tenant_id: int, id: str, turn: int) -> bytes | None:
         self._look()

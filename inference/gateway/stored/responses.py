@@ -40,7 +40,7 @@ from inference.gateway.stored.conversations import (
     too_large,
 )
 from inference.interfaces.directory import Grant
-from inference.interfaces.stored import ResponseStanding, StoredResponses
+from inference.interfaces.stored import ResponseStatus, StoredResponses
 from inference.operations.bodies.shape import BodyShape
 from inference.operations.openai import NULL
 from inference.operations.operation import Call
@@ -315,9 +315,9 @@ class StoredResponseApi:
         if query.get("stream") == "true":
             message = "`stream` is not supported when a stored response is retrieved."
             raise InvalidRequest(message, param="stream")
-        await self._reply(exchange, await self.as_it_stands(grant, id))
+        await self._reply(exchange, await self.current(grant, id))
 
-    async def as_it_stands(self, grant: Grant, id: str) -> bytes:
+    async def current(self, grant: Grant, id: str) -> bytes:
         """The response in its current state.
 
         Raises:
@@ -326,11 +326,11 @@ class StoredResponseApi:
         record = await self._get(grant, id)
         if record.fields is None:
             return bytes(record.response)
-        standing = await self._store.standing(grant.tenant_id, _name(id))
-        if standing is None:
+        found = await self._store.status(grant.tenant_id, _name(id))
+        if found is None:
             raise ResponseNotFound
-        if standing.status in (*LIVE, CANCELLED) or standing.code:
-            return _standing(record, standing)
+        if found.status in (*LIVE, CANCELLED) or found.code:
+            return _with_status(record, found)
         return bytes((await self._get(grant, id)).response)  # it has ended meanwhile
 
     async def _delete(self, exchange: InferenceExchange, grant: Grant, id: str) -> None:
@@ -351,7 +351,7 @@ class StoredResponseApi:
             raise InvalidRequest("Only a background response can be cancelled.")
         if record.fields is not None:
             await self._store.cancel(grant.tenant_id, _name(id))
-        await self._reply(exchange, await self.as_it_stands(grant, id))
+        await self._reply(exchange, await self.current(grant, id))
 
     _ANSWERS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
         "": (("GET", "HEAD", "DELETE"), _reply_one),
@@ -380,11 +380,11 @@ def _name(id: str) -> str:
     return id.removeprefix(f"{RESPONSES.id_prefix}_")
 
 
-def _standing(record: Record, standing: ResponseStanding) -> bytes:
+def _with_status(record: Record, current: ResponseStatus) -> bytes:
     """A response without an answer, in its current state."""
-    changed: dict[str, Any] = {"status": standing.status}
-    if standing.code:
-        changed |= failure(BY_CODE.get(standing.code, InferenceError)())
+    changed: dict[str, Any] = {"status": current.status}
+    if current.code:
+        changed |= failure(BY_CODE.get(current.code, InferenceError)())
     return _json(_fields.decode(record.response) | changed)
 
 

@@ -14,7 +14,7 @@ from inference.operations.bodies.keywords import (
     UnsupportedSchema,
     canonical,
     check_literal,
-    says,
+    constrains,
 )
 from inference.operations.bodies.references import step_into, steps_in
 
@@ -178,7 +178,7 @@ def _is_never(part: SchemaPart) -> bool:
     if denied is True or denied == {}:
         return True
     for keyword in _ANYWHERE:
-        if says(part.schema, keyword):
+        if constrains(part.schema, keyword):
             raise refuse(part, keyword)
     return False
 

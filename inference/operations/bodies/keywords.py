@@ -113,7 +113,7 @@ class UnsupportedSchema(Exception):
         self.at, self.reason = at, reason
 
 
-def says(schema: Mapping[str, Any], keyword: str) -> bool:
+def constrains(schema: Mapping[str, Any], keyword: str) -> bool:
     """Whether the keyword is there and its value may forbid something."""
     if keyword not in schema:
         return False
@@ -129,7 +129,7 @@ def is_refused(schema: Mapping[str, Any], keyword: str) -> bool:
     """Whether a keyword in REFUSED is there, with a value that can't be enforced."""
     if keyword == "multipleOf" and keyword in schema:
         return not is_number(schema[keyword]) or schema[keyword] != 1
-    return says(schema, keyword)
+    return constrains(schema, keyword)
 
 
 def is_number(value: Any) -> bool:

@@ -41,10 +41,10 @@ from inference.operations.bodies.keywords import (
     NumberBounds,
     UnsupportedSchema,
     check_text,
+    constrains,
     count,
     is_integer,
     is_refused,
-    says,
     type_of,
 )
 from inference.operations.bodies.references import is_circular
@@ -160,7 +160,7 @@ class _Rewriting:
                 TYPE_OF[keyword]
                 for part in parts
                 for keyword in part.schema
-                if keyword in TYPE_OF and says(part.schema, keyword)
+                if keyword in TYPE_OF and constrains(part.schema, keyword)
             }
             if not types:
                 return {}
@@ -509,7 +509,7 @@ def _allows(part: SchemaPart, value: Any) -> bool:
     bounds, size = NumberBounds(), 0
     for keyword in part.schema:
         at = f"{part.at}/{keyword}"
-        if TYPE_OF.get(keyword) != type_of(value) or not says(part.schema, keyword):
+        if TYPE_OF.get(keyword) != type_of(value) or not constrains(part.schema, keyword):
             continue
         if keyword in _BOUNDS:
             bounds.add(keyword, part.schema[keyword], at)
@@ -555,7 +555,7 @@ def _rest(part: SchemaPart, keyword: str, name: str) -> str:
     if keyword in part.schema:
         return keyword
     unevaluated = f"unevaluated{name}"
-    if not says(part.schema, unevaluated):
+    if not constrains(part.schema, unevaluated):
         return ""
     if any(other in part.schema for other in _APPLICATORS):
         at = f"{part.at}/{unevaluated}"
