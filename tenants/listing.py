@@ -235,7 +235,7 @@ class FoundRows:
     """The errors of these requests, as far as they are stored, by request id."""
     next: str = ""
     """The mark after which the next page begins; empty on the last page."""
-    looked_to: datetime | None = None
+    searched_to: datetime | None = None
     """The end of the scanned range, if the scan stopped before the end of the list."""
 
     def entries(self) -> list[ListEntry]:
