@@ -61,8 +61,8 @@ class Words:
 
     @property
     def of_refused(self) -> Q:
-        said = Q(code=self.text) | Q(limit_kind=self.text) | Q(message__icontains=self.text)
-        return self._common | said
+        by_error = Q(code=self.text) | Q(limit_kind=self.text) | Q(message__icontains=self.text)
+        return self._common | by_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ CHANGES: Mapping[str, tuple[Callable[[FineTuningJob], None], str]] = {
     "resume": (jobs.resume, "Resumed. It waits for a trainer."),
     "cancel": (jobs.cancel, "Cancelled. Nothing of it is kept."),
 }
-"""By the name of each change: what makes it, and what is said then."""
+"""By the name of each change: what makes it, and the message shown then."""
 
 
 @never_cache
