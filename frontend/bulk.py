@@ -15,7 +15,7 @@ from frontend.lists import PAGE
 from inference.errors import InferenceError
 from tenants.errors import Refused
 
-MAX_TOLD = 3
+MAX_EXPLAINED = 3
 """Maximum number of refusals that are explained on the next page."""
 
 
@@ -52,9 +52,9 @@ def act(request: HttpRequest, one: Callable[[str], None], things: str, done: str
         except (Http404, PermissionDenied):
             refused.append(f"One {word} no longer exists, or you may not change it.")
     if count := len(ids) - len(refused):
-        told = f"1 {word} is" if count == 1 else f"{count} {words} are"
-        messages.success(request, f"{told} {done}.")
-    for message in dict.fromkeys(refused[:MAX_TOLD]):
+        subject = f"1 {word} is" if count == 1 else f"{count} {words} are"
+        messages.success(request, f"{subject} {done}.")
+    for message in dict.fromkeys(refused[:MAX_EXPLAINED]):
         messages.error(request, message)
     if not ids:
         messages.error(request, f"No {word} was selected.")

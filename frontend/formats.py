@@ -200,8 +200,8 @@ def distance(until: timedelta) -> str:
     for name, unit, shortest in UNITS:
         if length >= shortest:
             count = max(1, round(length / unit))
-            told = f"{count} {name}{'' if count == 1 else 's'}"
-            return f"in {told}" if seconds > 0 else f"{told} ago"
+            text = f"{count} {name}{'' if count == 1 else 's'}"
+            return f"in {text}" if seconds > 0 else f"{text} ago"
     return "just now"
 
 

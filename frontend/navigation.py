@@ -135,8 +135,8 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
     visible = Tenant.objects.visible_to(user).customers()
     # One query for both: each costs every page.
-    told = visible.annotate(unread=_unread(user, caller)).values_list("slug", "name", "unread")
-    choices = list(told[: MAX_CHOICES + 1])
+    tenants = visible.annotate(unread=_unread(user, caller)).values_list("slug", "name", "unread")
+    choices = list(tenants[: MAX_CHOICES + 1])
     return page_facts() | {
         "caller": caller,
         "unread": choices[0][2] if choices else 0,

@@ -26,7 +26,7 @@ from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
 
 LOGIN = "account_login"
-LOOK_NOTED_FOR = timedelta(hours=1)
+VISIT_INTERVAL = timedelta(hours=1)
 """An operator's visits to a tenant are logged at most once in this time."""
 
 
@@ -78,7 +78,7 @@ def tenant_page(
                 raise PermissionDenied("The tenant is suspended.")
             if request.method == "POST" and caller.tenant.deleted:
                 raise PermissionDenied("The tenant is deleted.")
-            _note_look(request, caller)
+            _log_visit(request, caller)
             return view(request, caller, **kwargs)
 
         return guarded
@@ -134,7 +134,7 @@ def _too_many(request: HttpRequest, message: str, retry_after_s: int) -> HttpRes
 
 
 @contextmanager
-def refusals_told(request: HttpRequest) -> Iterator[None]:
+def refusals_as_messages(request: HttpRequest) -> Iterator[None]:
     """Shows a refusal raised in this block as a message on the next page; the rest of the block is
     skipped."""
     try:
@@ -143,15 +143,15 @@ def refusals_told(request: HttpRequest) -> Iterator[None]:
         messages.error(request, refused.message)
 
 
-def _note_look(request: HttpRequest, caller: Caller) -> None:
-    """Log that an operator looked into a tenant, so that the tenant can see it."""
+def _log_visit(request: HttpRequest, caller: Caller) -> None:
+    """Log that an operator opened a page of the tenant, so that the tenant can see it."""
     if caller.role is not None or not caller.operator:
         return
-    looks: dict[str, str] = request.session.get("looks", {})
+    visits: dict[str, str] = request.session.get("looks", {})
     now = timezone.now()
-    last = looks.get(caller.tenant.slug)
-    if last is None or datetime.fromisoformat(last) + LOOK_NOTED_FOR < now:
+    last = visits.get(caller.tenant.slug)
+    if last is None or datetime.fromisoformat(last) + VISIT_INTERVAL < now:
         actor = actor_of(request)
         assert actor is not None
         AuditEntry.objects.note(actor, caller.tenant, "viewed", caller.tenant.slug)
-        request.session["looks"] = {**looks, caller.tenant.slug: now.isoformat()}
+        request.session["looks"] = {**visits, caller.tenant.slug: now.isoformat()}

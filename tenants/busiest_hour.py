@@ -10,7 +10,7 @@ from django.utils import timezone
 from inference.gateway.measuring.measures import COMPLETED
 from tenants.models import TotalHour
 
-LOOKED_AT = timedelta(days=7)
+LOOKBACK = timedelta(days=7)
 HOUR_S = 3600
 
 
@@ -28,7 +28,7 @@ class BusiestHour:
 def busiest_hour() -> BusiestHour | None:
     """The hour of the last 7 days with the most tokens; None if nothing was answered in them."""
     answered = TotalHour.objects.filter(
-        tenant=None, outcome=COMPLETED, at__gte=timezone.now() - LOOKED_AT
+        tenant=None, outcome=COMPLETED, at__gte=timezone.now() - LOOKBACK
     )
     hours = [one for one in answered.figures("at", times=()) if one["output_tokens"]]
     found = max(hours, key=lambda one: one["prompt_tokens"] + one["output_tokens"], default=None)

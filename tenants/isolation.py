@@ -199,23 +199,23 @@ QUESTIONS = (
             "temperature": 0,
             "max_tokens": MAX_TOKENS,
         },
-        lambda told: str(told["choices"][0]["message"]["content"]),
+        lambda answer: str(answer["choices"][0]["message"]["content"]),
     ),
     IsolationQuestion(
         EMBEDDINGS,
         lambda prompt: {"input": prompt},
-        lambda told: tuple(told["data"][0]["embedding"]),
+        lambda answer: tuple(answer["data"][0]["embedding"]),
     ),
     IsolationQuestion(
         SCORE,
         lambda prompt: {"queries": prompt, "documents": OTHERS},
-        lambda told: tuple(one["score"] for one in told["data"]),
+        lambda answer: tuple(one["score"] for one in answer["data"]),
     ),
     IsolationQuestion(
         RERANK,
         lambda prompt: {"query": prompt, "documents": OTHERS},
-        lambda told: tuple(
-            one["relevance_score"] for one in sorted(told["results"], key=itemgetter("index"))
+        lambda answer: tuple(
+            one["relevance_score"] for one in sorted(answer["results"], key=itemgetter("index"))
         ),
     ),
 )
@@ -223,8 +223,8 @@ QUESTIONS = (
 
 def questions_of(base: BaseModel) -> list[IsolationQuestion]:
     """The questions that its engines answer; a chat if none of them has reported its operations."""
-    told = base.revisions.values_list("operations", flat=True)
-    done = {name for operations in told for name in operations} or {CHAT.name}
+    reported = base.revisions.values_list("operations", flat=True)
+    done = {name for operations in reported for name in operations} or {CHAT.name}
     return [one for one in QUESTIONS if one.operation.name in done]
 
 

@@ -61,8 +61,8 @@ class Words:
 
     @property
     def of_refused(self) -> Q:
-        said = Q(code=self.text) | Q(limit_kind=self.text) | Q(message__icontains=self.text)
-        return self._common | said
+        by_error = Q(code=self.text) | Q(limit_kind=self.text) | Q(message__icontains=self.text)
+        return self._common | by_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class FoundRows:
     """The errors of these requests, as far as they are stored, by request id."""
     next: str = ""
     """The mark after which the next page begins; empty on the last page."""
-    looked_to: datetime | None = None
+    searched_to: datetime | None = None
     """The end of the scanned range, if the scan stopped before the end of the list."""
 
     def entries(self) -> list[ListEntry]:

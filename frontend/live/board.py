@@ -57,7 +57,7 @@ class Board:
         self._numbers = count(1)
         self._feeds: dict[str, dict[Key, Feed]] = {name: {} for name in topics}
         self._forgetting: dict[Key, asyncio.TimerHandle] = {}
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._polling: dict[str, asyncio.Task[None]] = {}
         """The polling task of each state topic that is watched."""
         self._listening: asyncio.Task[None] | None = None
         """Receives batches of other gateways, while anything is watched."""
@@ -71,7 +71,7 @@ class Board:
         for timer in (*self._forgetting.values(), self._outbox.timer):
             if timer is not None:
                 timer.cancel()
-        tasks = [*self._looking.values(), *self._ending]
+        tasks = [*self._polling.values(), *self._ending]
         tasks += [self._listening] if self._listening else []
         tasks += [self._relay.sending] if self._relay and self._relay.sending else []
         await stopped(tasks)
@@ -126,10 +126,10 @@ class Board:
             return Events(key, self._numbers)
         feed = FeedState(key, self._numbers)
         feed.begin(self._signal(topic, [key]).get(key))
-        if topic.name not in self._looking:
-            looking = partial(self._keep_looking, topic)
-            self._looking[topic.name] = asyncio.create_task(
-                supervised(f"live {topic.name}", looking, may_return=True)
+        if topic.name not in self._polling:
+            polling = partial(self._keep_polling, topic)
+            self._polling[topic.name] = asyncio.create_task(
+                supervised(f"live {topic.name}", polling, may_return=True)
             )
         return feed
 
@@ -144,16 +144,16 @@ class Board:
 
     # --- State -----------------------------------------------------------------------------------
 
-    async def _keep_looking(self, topic: Topic) -> None:
+    async def _keep_polling(self, topic: Topic) -> None:
         """Poll until nobody watches."""
         while True:
             await asyncio.sleep(topic.every_s)
             if not (feeds := self._feeds[topic.name]):
                 break
-            self._look(topic, feeds)
-        del self._looking[topic.name]
+            self._poll(topic, feeds)
+        del self._polling[topic.name]
 
-    def _look(self, topic: Topic, feeds: Mapping[Key, Feed]) -> None:
+    def _poll(self, topic: Topic, feeds: Mapping[Key, Feed]) -> None:
         for key, state in self._signal(topic, list(feeds)).items():
             feed = feeds[key]
             assert isinstance(feed, FeedState)

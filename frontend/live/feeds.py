@@ -93,8 +93,8 @@ class Events:
 
     def add(self, ended: Sequence[str], more: int = 0) -> None:
         """Add requests that ended, after `more` others whose marks are not sent."""
-        told: list[str | int] = [more] if more else []
-        for one in told + list(ended):
+        skipped: list[str | int] = [more] if more else []
+        for one in skipped + list(ended):
             self.number = next(self._numbers)
             self._kept.append((self.number, one))
         while len(self._kept) > MAX_KEPT:

@@ -326,8 +326,8 @@ class Playground:
             reason = news.finish_reason or reason
             answer.enter("generating")
             answer.add(news)
-        said = delta.finish_reason or reason or "stop"
-        return _finished(answer.id, stream, delta, said)
+        finish_reason = delta.finish_reason or reason or "stop"
+        return _finished(answer.id, stream, delta, finish_reason)
 
     def _call_of(self, start: Start) -> Call:
         body = start.body()
@@ -391,7 +391,7 @@ class _Call(msgspec.Struct):
         return CallPart(self.index, self.id or "", function.name or "", function.arguments or "")
 
 
-class _Said(msgspec.Struct):
+class _ChunkDelta(msgspec.Struct):
     content: str | None = None
     tool_calls: list[_Call] | None = None
 
@@ -401,7 +401,7 @@ class _Logprobs(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    delta: _Said = msgspec.field(default_factory=_Said)
+    delta: _ChunkDelta = msgspec.field(default_factory=_ChunkDelta)
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
 
@@ -418,7 +418,7 @@ def read(delta: Delta) -> AnswerNews:
         for choice in msgspec.json.decode(chunk, type=_Chunk).choices
     ]
     text = delta.text + "".join(choice.delta.content or "" for choice in choices)
-    told = (choice.logprobs.content or [] for choice in choices if choice.logprobs)
+    logprobs = (choice.logprobs.content or [] for choice in choices if choice.logprobs)
     reason = next((one.finish_reason for one in choices if one.finish_reason), "")
     calls = [call.part() for choice in choices for call in choice.delta.tool_calls or []]
-    return AnswerNews(text, [token for tokens in told for token in tokens], reason, calls)
+    return AnswerNews(text, [token for tokens in logprobs for token in tokens], reason, calls)

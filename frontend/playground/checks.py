@@ -33,8 +33,8 @@ def check_tools(tools: list[Any]) -> None:
     """
     for at, tool in enumerate(tools):
         if (found := _wrong(tool, f"tools[{at}]")) is not None:
-            param, said = found
-            raise InvalidRequest(f"`{param}` {said}.", param=param)
+            param, problem = found
+            raise InvalidRequest(f"`{param}` {problem}.", param=param)
 
 
 def _wrong(tool: Any, path: str) -> tuple[str, str] | None:
@@ -65,7 +65,7 @@ def check_extra(extra: dict[str, Any], *, has_schema: bool) -> None:
         if name in SET_HERE:
             raise InvalidRequest(f"`{name}` is set by the playground.", param=name)
         if name in OWN:
-            said = f"`{name}` has its own setting: {OWN[name]}."
-            raise InvalidRequest(said, param=name)
+            message = f"`{name}` has its own setting: {OWN[name]}."
+            raise InvalidRequest(message, param=name)
         if name == "response_format" and has_schema:
             raise InvalidRequest("`response_format` is set by the JSON schema.", param=name)

@@ -134,8 +134,8 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         Otherwise somebody could add another person's address to their own account, and that person
         would be signed in to it.
         """
-        told = [address.email for address in sociallogin.email_addresses if address.verified]
-        found = EmailAddress.objects.lookup(told).filter(verified=True).first()
+        addresses = [address.email for address in sociallogin.email_addresses if address.verified]
+        found = EmailAddress.objects.lookup(addresses).filter(verified=True).first()
         return (found.user, found.email) if found else None
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:

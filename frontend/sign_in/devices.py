@@ -72,14 +72,14 @@ class SessionNoted:
 
 def _note(request: HttpRequest) -> None:
     """As allauth's own middleware, in one statement."""
-    seen = UserSession(
+    session = UserSession(
         session_key=request.session.session_key,
         user_id=request.user.pk,
         ip=get_adapter().get_client_ip(request),
         user_agent=request.headers.get("User-Agent", "")[:MAX_USER_AGENT],
     )
     UserSession.objects.bulk_create(
-        [seen],
+        [session],
         update_conflicts=True,
         unique_fields=["session_key"],
         update_fields=["user", "ip", "user_agent", "last_seen_at"],

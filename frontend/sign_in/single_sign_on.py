@@ -85,23 +85,24 @@ class CodeExchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
         with _answers():
             login = super().complete_login(request, app, token, **kwargs)
             check(login.account.extra_data, nonce=nonce_of(request.GET["state"]))
-        request.told = login  # type: ignore[attr-defined] # for the page that says there is no account
+        # For the page that says that there is no account.
+        request.provider_login = login  # type: ignore[attr-defined]
         return login
 
 
-def check(told: Mapping[str, Mapping[str, Any]], *, nonce: str) -> None:
-    """Check what allauth does not in an ID token (`told["id_token"]`).
+def check(extra_data: Mapping[str, Mapping[str, Any]], *, nonce: str) -> None:
+    """Check what allauth does not in an ID token (`extra_data["id_token"]`).
 
     Raises:
         ValueError: it never expires, is for another request, or the user info is somebody else's.
         KeyError: a claim is missing.
     """
-    claims = told["id_token"]
+    claims = extra_data["id_token"]
     if "exp" not in claims:
         raise ValueError("the ID token never expires")
     if not hmac.compare_digest(str(claims["nonce"]), nonce):
         raise ValueError("the ID token answers another request")
-    if told["userinfo"]["sub"] != claims["sub"]:
+    if extra_data["userinfo"]["sub"] != claims["sub"]:
         raise ValueError("the user info is not about whom the ID token is about")
 
 

@@ -90,10 +90,10 @@ WITH_VARIABLES = {
 
 def reworded(text: str) -> str:
     """The console's words for this text of allauth, or the text itself."""
-    said = " ".join(text.split())
-    if said in WORDING:
-        return WORDING[said]
+    normalized = " ".join(text.split())
+    if normalized in WORDING:
+        return WORDING[normalized]
     for pattern, ours in WITH_VARIABLES.items():
-        if form := pattern.fullmatch(said):
+        if form := pattern.fullmatch(normalized):
             return form.expand(ours)
     return text

@@ -235,7 +235,7 @@ class Gate:
     def _renewing(self, lease: SocketLease, receive: Receive) -> Receive:
         """Wraps `receive`: handles tickets, passes on all other messages."""
 
-        async def heard() -> dict[str, object]:
+        async def receive_and_renew() -> dict[str, object]:
             while True:
                 event = await receive()
                 text = event.get("text") or ""
@@ -243,7 +243,7 @@ class Gate:
                     return event
                 await self._renew(lease, shown)
 
-        return heard
+        return receive_and_renew
 
     async def _renew(self, lease: SocketLease, text: str) -> None:
         """Renew the lease; an invalid ticket leaves it as it is."""

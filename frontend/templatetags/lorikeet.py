@@ -156,16 +156,22 @@ STATES = {
 
 @register.simple_tag(takes_context=True)
 def live(
-    context: Context, topic: str, query: str = "", *, tenant: str = "", seen: str = "", **given: str
+    context: Context,
+    topic: str,
+    query: str = "",
+    *,
+    tenant: str = "",
+    fingerprint: str = "",
+    **given: str,
 ) -> SafeString:
     """The attributes of a <live-part> that follows the topic: in the page's tenant, else in
     `tenant`, else in the whole installation. It is fetched with `given`, or `query`, as its
-    query string; a part with a `seen` fingerprint has no URL of its own: its page is fetched."""
+    query string; a part with a `fingerprint` has no URL of its own: its page is fetched."""
     caller = context.get("caller")
     tenant = caller.tenant.slug if caller else tenant
     found = format_html('topic="{}" tenant="{}" every="{}"', topic, tenant, TOPICS[topic].every_s)
-    if seen:
-        return found + format_html(' seen="{}"', seen)
+    if fingerprint:
+        return found + format_html(' seen="{}"', fingerprint)
     src = reverse(f"live-{topic}", args=[tenant]) if caller else reverse(f"operate_live-{topic}")
     query = query or urlencode({name: value for name, value in given.items() if value})
     return found + format_html(' src="{}"', f"{src}?{query}" if query else src)

@@ -123,10 +123,11 @@ def changes(entry: AuditEntry) -> list[AuditChange]:
     """The changes of an entry by column; for a created or deleted row, all its columns."""
     before, after = entry.before or {}, entry.after or {}
     names = sorted((before.keys() | after.keys()) - PLAIN)
-    said = [
-        AuditChange(one.replace("_", " "), _said(before, one), _said(after, one)) for one in names
+    columns = [
+        AuditChange(one.replace("_", " "), _value_text(before, one), _value_text(after, one))
+        for one in names
     ]
-    return [change for change in said if change.before != change.after]
+    return [change for change in columns if change.before != change.after]
 
 
 def with_changes(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, list[AuditChange]]]:
@@ -150,7 +151,7 @@ def _about(entry: AuditEntry, limits: LimitSet | None) -> str:
     return f"{kind} of the {scope}"
 
 
-def _said(values: Mapping[str, Any], name: str) -> str:
+def _value_text(values: Mapping[str, Any], name: str) -> str:
     value = values.get(name)
     if value is None or value == "":
         return NOTHING

@@ -13,7 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from frontend.formats import number
-from frontend.pages import refusals_told, tenant_page
+from frontend.pages import refusals_as_messages, tenant_page
 from tenants.content import retention
 from tenants.models import StoredContent, User
 from tenants.models.content import MAX_COUNTED
@@ -45,7 +45,7 @@ def content(request: HttpRequest, caller: Caller) -> HttpResponse:
     if request.method == "POST":
         caller.require(Permission.EDIT_CONTENT)
         if form.is_valid():
-            with refusals_told(request):
+            with refusals_as_messages(request):
                 retention.keep_for(caller.tenant, form.cleaned_data["days"])
                 messages.success(request, "Saved. It applies within a second.")
             return redirect("content", caller.tenant.slug)
@@ -74,7 +74,7 @@ def _stored(caller: Caller, kind: str) -> str:
 def destroy(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Destroy the encryption key, after which nobody can read what was stored."""
     assert isinstance(caller.user, User)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         retention.destroy(caller.tenant, caller.user)
         messages.success(
             request,
@@ -83,7 +83,7 @@ def destroy(request: HttpRequest, caller: Caller) -> HttpResponse:
     return redirect("content", caller.tenant.slug)
 
 
-OVERFLOW_SAID = {
+OVERFLOW_MESSAGES = {
     True: "Allowed. It applies within a second.",
     False: "No longer allowed. It applies within a second.",
 }
@@ -96,7 +96,7 @@ def overflow(request: HttpRequest, caller: Caller) -> HttpResponse:
     tenant = caller.tenant
     tenant.overflow = request.POST.get("overflow") == "allowed"
     tenant.save(update_fields=["overflow"])
-    messages.success(request, OVERFLOW_SAID[tenant.overflow])
+    messages.success(request, OVERFLOW_MESSAGES[tenant.overflow])
     return redirect("content", tenant.slug)
 
 
@@ -106,8 +106,8 @@ def confirmation(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Download the signed confirmation that a key was destroyed."""
     ended = caller.tenant.content_keys.filter(destroyed_at__isnull=False)
     key = get_object_or_404(ended, pk=pk)
-    said = jwt.decode(key.confirmation, options={"verify_signature": False})  # it is our own
-    body = {"object": "content.destroyed", "confirmation": said, "jws": key.confirmation}
+    claims = jwt.decode(key.confirmation, options={"verify_signature": False})  # it is our own
+    body = {"object": "content.destroyed", "confirmation": claims, "jws": key.confirmation}
     name = f'attachment; filename="destroyed-{caller.tenant.slug}-{key.pk}.json"'
     return JsonResponse(
         body, json_dumps_params={"indent": 2}, headers={"Content-Disposition": name}

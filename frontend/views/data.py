@@ -13,7 +13,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from frontend.pages import refusals_told, tenant_page
+from frontend.pages import refusals_as_messages, tenant_page
 from tenants.files.content import answer_with
 from tenants.models import AuditEntry, TenantDeletion
 from tenants.models.audit import actor_of
@@ -43,7 +43,7 @@ class DeletionForm(forms.Form):
 def data(request: HttpRequest, caller: Caller) -> HttpResponse:
     """The page; POST asks for an archive."""
     if request.method == "POST":
-        with refusals_told(request):
+        with refusals_as_messages(request):
             jobs.export_later(caller, actor_of(request))
             messages.success(request, "The archive is being written. Reload this page to see it.")
         return redirect("data", caller.tenant.slug)
@@ -89,7 +89,7 @@ def delete(request: HttpRequest, caller: Caller) -> HttpResponse:
     form = DeletionForm(caller, request.POST)
     if not form.is_valid():
         return _page(request, caller, form)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         asked = deletions.ask(caller)
         messages.success(
             request, f"{caller.tenant.name} will be deleted on {asked.due_at:%Y-%m-%d}."
@@ -101,7 +101,7 @@ def delete(request: HttpRequest, caller: Caller) -> HttpResponse:
 @tenant_page(Permission.DELETE_TENANT, while_suspended=True)
 def keep(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Take the deletion back."""
-    with refusals_told(request):
+    with refusals_as_messages(request):
         deletions.take_back(caller)
         messages.success(request, f"{caller.tenant.name} will not be deleted.")
     return redirect("data", caller.tenant.slug)

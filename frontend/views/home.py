@@ -10,7 +10,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods
 
 from frontend.navigation import slug_in
-from frontend.pages import refusals_told, signed_in, too_many_attempts
+from frontend.pages import refusals_as_messages, signed_in, too_many_attempts
 from frontend.sign_in import second_factor, throttling
 from frontend.sign_in.accounts import INVITED, invitation_of
 from frontend.views.members import text_of
@@ -52,7 +52,7 @@ def join(request: HttpRequest) -> HttpResponse:
     if found is None:
         return _over(request)
     if request.method == "POST" and isinstance(request.user, User):
-        with refusals_told(request):
+        with refusals_as_messages(request):
             found.accept(request.user)
             del request.session[INVITED]
             return redirect("overview", found.tenant.slug)

@@ -51,7 +51,7 @@ TONES = {
 class InboxRow:
     """One notification, in words."""
 
-    told: Notification
+    notification: Notification
     title: str
     details: Sequence[str]
     url: str
@@ -102,23 +102,23 @@ def _page(
     return render(request, "inbox.html", context)
 
 
-def _row(told: Notification, *, is_new: bool) -> InboxRow:
-    title, details = mail.described(told)
-    tone = TONES.get(Kind(told.kind), "bad")
-    return InboxRow(told, title, details, _url(told), tone, is_new)
+def _row(notification: Notification, *, is_new: bool) -> InboxRow:
+    title, details = mail.described(notification)
+    tone = TONES.get(Kind(notification.kind), "bad")
+    return InboxRow(notification, title, details, _url(notification), tone, is_new)
 
 
-def _url(told: Notification) -> str:
+def _url(notification: Notification) -> str:
     """Where the notification leads; empty if what it is about has no page."""
-    kind = Kind(told.kind)
-    if told.tenant is None:
+    kind = Kind(notification.kind)
+    if notification.tenant is None:
         return reverse(OF_INSTALLATION[kind])
     try:
-        page, arguments = OF_TENANT[kind](told.data)
-        url = reverse(page, args=[told.tenant.slug, *arguments])
+        page, arguments = OF_TENANT[kind](notification.data)
+        url = reverse(page, args=[notification.tenant.slug, *arguments])
     except (KeyError, NoReverseMatch):  # another release's data
         return ""
-    key = told.data.get("key") if kind == Kind.KEY_EXPIRING else None
+    key = notification.data.get("key") if kind == Kind.KEY_EXPIRING else None
     return f"{url}?{urlencode({'q': key})}" if key else url
 
 

@@ -91,19 +91,19 @@ class ModelNames(forms.CharField):
 
 def _models_field(tenant: Tenant) -> forms.Field:
     """The models to which a key may be restricted: choices if there are few, else a text field."""
-    told: dict[str, Any] = {"required": False, "label": "Only these models"}
+    options: dict[str, Any] = {"required": False, "label": "Only these models"}
     usable = tenant.adapters.filter(versions__state=State.READY).distinct()
     names = list(usable.values_list("name", flat=True)[: MAX_CHOICES + 1])
     if len(names) > MAX_CHOICES:
         return ModelNames(
-            tenant, help_text="Names separated by spaces. Leave empty for all models.", **told
+            tenant, help_text="Names separated by spaces. Leave empty for all models.", **options
         )
     names += BaseModel.objects.values_list("name", flat=True)
     return forms.MultipleChoiceField(
         choices=[(name, name) for name in names],
         widget=forms.CheckboxSelectMultiple,
         help_text="Choose none to allow all models.",
-        **told,
+        **options,
     )
 
 

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST
 
 from frontend import bulk, shown_once
 from frontend.lists import id_in_url, page_of, words_of
-from frontend.pages import refusals_told, tenant_page
+from frontend.pages import refusals_as_messages, tenant_page
 from tenants.api import second_factor
 from tenants.errors import Refused
 from tenants.models import Invitation, Membership, Role, User
@@ -82,7 +82,7 @@ def members(request: HttpRequest, caller: Caller) -> HttpResponse:
         caller.require(Permission.EDIT_MEMBERS)
         form = InviteForm(caller, request.POST)
         if form.is_valid():
-            with refusals_told(request):
+            with refusals_as_messages(request):
                 link = _invite(request, caller, form)
                 return shown_once.redirect(request, request.path, link)
     return _list(request, caller, form)
@@ -97,7 +97,7 @@ def change_role(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
         messages.error(request, "You cannot assign this role.")
         return redirect("members", caller.tenant.slug)
     role = Role(form.cleaned_data["role"])
-    with refusals_told(request):
+    with refusals_as_messages(request):
         if member.user == caller.user and request.POST.get("own") != "yes":
             raise Refused("Confirm that you want to change your own role.")
         member.change_role(role)
@@ -110,7 +110,7 @@ def change_role(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 def remove(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """End somebody else's membership."""
     member = _member(caller, pk)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         _require_another(caller, member)
         member.remove()
         messages.success(request, f"{member.user.username} is no longer a member.")
@@ -136,7 +136,7 @@ def remove_some(request: HttpRequest, caller: Caller) -> HttpResponse:
 def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
     """End the caller's own membership."""
     member = get_object_or_404(caller.tenant.memberships, user=caller.user)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         member.remove()
         messages.success(request, f"You have left {caller.tenant.name}.")
         return redirect("console")
@@ -148,12 +148,12 @@ def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
 def require_second_factor(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Require a second factor of everybody who opens the tenant, or no longer."""
     tenant, required = caller.tenant, request.POST.get("required") == "yes"
-    with refusals_told(request):
+    with refusals_as_messages(request):
         second_factor.require_own(request, required=required)
         tenant.second_factor_required = required
         tenant.save(update_fields=["second_factor_required"])
-        said = "requires a second factor now" if required else "no longer requires a second factor"
-        messages.success(request, f"{tenant.name} {said}.")
+        rule = "requires a second factor now" if required else "no longer requires a second factor"
+        messages.success(request, f"{tenant.name} {rule}.")
     return redirect("members", tenant.slug)
 
 
@@ -164,7 +164,7 @@ def resend(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Give an invitation a new link, which the list then shows once, in place of the old one."""
     invitation = _invitation(caller, pk)
     page = reverse("members", args=[caller.tenant.slug])
-    with refusals_told(request):
+    with refusals_as_messages(request):
         return shown_once.redirect(request, page, _link(request, invitation.renew()))
     return redirect(page)
 
@@ -174,7 +174,7 @@ def resend(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 def withdraw(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Withdraw an invitation, so that its link no longer works."""
     invitation = _invitation(caller, pk)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         invitation.withdraw()
         messages.success(request, "Invitation withdrawn. Its link no longer works.")
     return redirect("members", caller.tenant.slug)

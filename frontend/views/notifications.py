@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from frontend import bulk, shown_once
 from frontend.formats import duration
 from frontend.lists import older_page_of
-from frontend.pages import operator_page, refusals_told, tenant_page
+from frontend.pages import operator_page, refusals_as_messages, tenant_page
 from tenants.errors import TooManyTargets
 from tenants.models import Tenant, User
 from tenants.models.notifications import (
@@ -212,18 +212,20 @@ def _rotated(request: HttpRequest, tenant: Tenant | None, pk: int) -> HttpRespon
 
 def _tested(request: HttpRequest, tenant: Tenant | None, pk: int) -> HttpResponse:
     target = get_object_or_404(Target.objects.of(tenant), pk=pk)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         sent = testing.outcome(target.test())
         if sent.state == DeliveryState.WAITING:
             messages.warning(request, "No worker has sent the test event yet. It is listed below.")
         elif sent.error:
-            messages.error(request, f"The test event failed after {_took(sent)}: {sent.error}")
+            messages.error(
+                request, f"The test event failed after {_duration_text(sent)}: {sent.error}"
+            )
         else:
-            messages.success(request, f"{target} answered {sent.status} in {_took(sent)}.")
+            messages.success(request, f"{target} answered {sent.status} in {_duration_text(sent)}.")
     return redirect(_address(tenant))
 
 
-def _took(sent: Delivery) -> str:
+def _duration_text(sent: Delivery) -> str:
     return duration((sent.duration_ms or 0) / 1000)
 
 

@@ -31,9 +31,9 @@ from tenants.models.usage.sums import FIGURES, SumsQuerySet
 from tenants.permissions import Caller, Permission
 from tenants.utc import DAY, HOUR, month_end, month_start
 
-LOOKED_BACK = {name: PERIODS[name] for name in ("24h", "7d", "30d")}
+LOOKBACKS = {name: PERIODS[name] for name in ("24h", "7d", "30d")}
 CHOICES = {
-    **{name: period.title for name, period in LOOKED_BACK.items()},
+    **{name: period.title for name, period in LOOKBACKS.items()},
     "month": "This month",
     "custom": "Custom",
 }
@@ -184,7 +184,7 @@ def _bounds(period: str, given: Mapping[str, Any], now: datetime) -> tuple[datet
     if period == "custom":
         first, last = given.get("first") or now.date(), given.get("last") or now.date()
         return midnight(first), min(midnight(last) + DAY, end)
-    return LOOKED_BACK[period].start(now), end
+    return LOOKBACKS[period].start(now), end
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +349,10 @@ def forecast(spent: int, now: datetime, budget: int | None) -> Stat:
     None if there is none)."""
     length = month_end(now) - month_start(now)
     expected = round(pace_of_month(spent, now) * length.total_seconds())
-    told = f"{money(spent)} so far"
+    detail = f"{money(spent)} so far"
     if budget:
-        told += f"; {percent(expected / (budget * MICRO))} of the {money(budget * MICRO)} budget"
-    return Stat(f"{now:%B} forecast", money(expected), told)
+        detail += f"; {percent(expected / (budget * MICRO))} of the {money(budget * MICRO)} budget"
+    return Stat(f"{now:%B} forecast", money(expected), detail)
 
 
 def added_up(rows: Iterable[Row]) -> dict[str, int]:
@@ -375,9 +375,9 @@ def stacks(
     parts = {row[asked.by]: f"part{i}" for i, row in enumerate(series)}
     sums = asked.sums(scope.used, asked.bucket, asked.by)
     # Read before the totals, so that those have all of its buckets.
-    told = list(sums.filter(**{f"{asked.by}__in": list(parts)}))
+    series_sums = list(sums.filter(**{f"{asked.by}__in": list(parts)}))
     found = {row[asked.bucket]: dict(row) for row in asked.sums(scope.totals, asked.bucket)}
-    for row in told:
+    for row in series_sums:
         found[row[asked.bucket]][parts[row[asked.by]]] = asked.value(row)
     return found
 

@@ -115,8 +115,8 @@ def _outcome(session: UploadSession) -> dict[str, Any]:
         if session.short_lived:
             _serve_now(version)
     except UploadRefused as refusal:
-        told = {"status": refusal.status_code, "code": refusal.code, "detail": refusal.message}
-        return {"refusal": told}
+        details = {"status": refusal.status_code, "code": refusal.code, "detail": refusal.message}
+        return {"refusal": details}
     except objects.OtherFileNeeded:
         waits = {"oid": objects.WAITING_COMMIT, "received_at": None, "actor": None}
         return waits | {"length_bytes": parts.size(session.pk)}
@@ -139,8 +139,8 @@ def _serve_now(version: AdapterVersion) -> None:
     judge_version(version_id=version.pk)
     found = AdapterVersion.objects.filter(pk=version.pk).first()
     if found is None:
-        told = "The adapter was unloaded before it was checked."
-        raise UploadRefused(UploadRefusal.ADAPTER_DELETED, told)
+        message = "The adapter was unloaded before it was checked."
+        raise UploadRefused(UploadRefusal.ADAPTER_DELETED, message)
     if found.state == State.REJECTED:
         short_lived.discard(found)
         finding = found.report["findings"][0]

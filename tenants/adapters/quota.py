@@ -56,17 +56,17 @@ class Storage:
     def require(self, more_bytes: int, more_versions: int = 1) -> None:
         """Raises UploadRefused if this much more would exceed a maximum."""
         if self.stored_bytes + more_bytes > self.max_stored_bytes:
-            told = (
+            reason = (
                 f"it has {size(self.stored_bytes)} of adapters and files, and "
                 f"{size(more_bytes)} more would exceed the limit of "
                 f"{size(self.max_stored_bytes)}"
             )
         elif self.versions + more_versions > self.max_versions:
-            told = f"it has {self.versions} versions; at most {self.max_versions} are allowed"
+            reason = f"it has {self.versions} versions; at most {self.max_versions} are allowed"
         else:
             return
         message = (
-            f"The tenant's storage is full: {told}. Delete versions or ask the operator for more."
+            f"The tenant's storage is full: {reason}. Delete versions or ask the operator for more."
         )
         raise UploadRefused(UploadRefusal.QUOTA_EXCEEDED, message)
 

@@ -101,7 +101,7 @@ def run(task: Mapping[str, Any], files: Files, limits: SandboxLimits) -> dict[st
     numbers = [file.fileno() for file, _ in files.values()]
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _told(_once(whole, numbers, limits.time_s))
+            return _result(_once(whole, numbers, limits.time_s))
         except Crashed as crash:
             log.error("check_crashed", task=task["task"], attempt=attempt, reason=str(crash))
             if attempt == ATTEMPTS:
@@ -111,20 +111,20 @@ def run(task: Mapping[str, Any], files: Files, limits: SandboxLimits) -> dict[st
 
 def _once(task: Mapping[str, Any], numbers: Sequence[int], time_s: int) -> dict[str, Any]:
     # Files instead of pipes: this process never blocks, whatever the child writes or leaves unread.
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryDirectory() as empty:
             asked.write(json.dumps(task).encode())
             asked.seek(0)
-            own = [file.fileno() for file in (asked, said, complained)]
+            own = [file.fileno() for file in (asked, output, errors)]
             status = templates.run(task["task"] == COMPUTE, empty, [*own, *numbers], time_s)
-        answer = _read(said, MAX_RESULT_BYTES)
+        answer = _read(output, MAX_RESULT_BYTES)
         if status == 0 and answer.startswith(b"{"):
             with suppress(ValueError):
                 found: dict[str, Any] = json.loads(answer)
                 return found
         if status == -signal.SIGXCPU:
             raise LimitExceeded("the CPU time")
-        raise Crashed(f"status {status}: {_tail(complained)}")
+        raise Crashed(f"status {status}: {_tail(errors)}")
 
 
 class Template:
@@ -232,7 +232,7 @@ def _tail(file: IO[bytes]) -> str:
     return file.read(MAX_LOGGED_BYTES).decode(errors="replace").strip()
 
 
-def _told(answer: dict[str, Any]) -> dict[str, Any]:
+def _result(answer: dict[str, Any]) -> dict[str, Any]:
     if "exceeded" in answer:
         raise LimitExceeded(answer["exceeded"])
     if "os_error" in answer:

@@ -152,19 +152,19 @@ def _add_tus(paths: dict[str, Any]) -> None:
         },
     }
     for item, name in ((every, "uploads_options"), (one, "uploads_options_of_one")):
-        said = {
+        response = {
             "description": "Returned in headers.",
             "headers": _words("Tus-Extension", "Tus-Max-Size"),
         }
         item["options"] = item["get"] | {
             "operationId": name,
             "description": "The capabilities of this server (tus 1.0).",
-            "responses": {"204": said, **_refusals(item["get"])},
+            "responses": {"204": response, **_refusals(item["get"])},
         }
 
 
 def _refusals(operation: dict[str, Any]) -> dict[str, Any]:
-    return {status: told for status, told in operation["responses"].items() if "$ref" in told}
+    return {code: body for code, body in operation["responses"].items() if "$ref" in body}
 
 
 def _words(*names: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class OutboxOwner(Protocol):
         """Lines can now be sent to the gateway."""
         ...
 
-    def heard(self, gateway: str, news: LineNews) -> None:
+    def on_news(self, gateway: str, news: LineNews) -> None:
         """The gateway sent `news`."""
         ...
 
@@ -109,7 +109,7 @@ class BatchGateways:
         if isinstance(news, UnknownMessage):
             log.info("unknown_frame", gateway=url, frame=news.tag)
         else:
-            self._owner.heard(url, news)
+            self._owner.on_news(url, news)
 
 
 async def _write(

@@ -65,8 +65,8 @@ def _read(batch: Batch) -> dict[str, Any]:
     """The fields of a `reading.Report`."""
     size = batch.input_file.size_bytes
     if size > MAX_BYTES:
-        told = f"The file has {size} bytes; the input file of a batch can have at most {MAX_BYTES}."
-        return _refused("file_too_large", told)
+        text = f"The file has {size} bytes; the input file of a batch can have at most {MAX_BYTES}."
+        return _refused("file_too_large", text)
     task = {
         "task": "batch",
         "operation": batch.operation,
@@ -86,8 +86,8 @@ def _read(batch: Batch) -> dict[str, Any]:
 def _refused(
     code: str, message: str, line: int | None = None, param: str | None = None
 ) -> dict[str, Any]:
-    told = {"code": code, "message": short(message), "param": param, "line": line}
-    return {"requests": 0, "models": {}, "errors": [told]}
+    error = {"code": code, "message": short(message), "param": param, "line": line}
+    return {"requests": 0, "models": {}, "errors": [error]}
 
 
 def _unknown_models(batch: Batch, models: dict[str, int]) -> list[dict[str, Any]]:
@@ -103,8 +103,8 @@ def _unknown_models(batch: Batch, models: dict[str, int]) -> list[dict[str, Any]
             continue
         name = model if model in bases else adapter_of(model).partition("@")[0]
         if name not in names or not batch.key.may_use(name):
-            told = f"The model `{model[:200]}` does not exist or you do not have access to it."
-            errors += _refused("model_not_found", told, line, "body.model")["errors"]
+            message = f"The model `{model[:200]}` does not exist or you do not have access to it."
+            errors += _refused("model_not_found", message, line, "body.model")["errors"]
     return errors
 
 

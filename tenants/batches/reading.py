@@ -86,8 +86,8 @@ class BatchReport:
 
     def refuse(self, code: str, message: str, line: int | None = None, param: str = "") -> None:
         """Add an error."""
-        told = {"code": code, "message": short(message), "param": param or None, "line": line}
-        self.errors.append(told)
+        error = {"code": code, "message": short(message), "param": param or None, "line": line}
+        self.errors.append(error)
 
 
 def read(file: IO[bytes], operation: Operation, max_body_bytes: int) -> BatchReport:
@@ -100,8 +100,8 @@ def read(file: IO[bytes], operation: Operation, max_body_bytes: int) -> BatchRep
             report.refuse("too_many_lines", f"A batch can have at most {MAX_LINES} requests.")
             break
         if len(line.text) > most:
-            told = f"This line has more than {most} bytes; lines after it were not read."
-            report.refuse("line_too_long", told, line.number)
+            message = f"This line has more than {most} bytes; lines after it were not read."
+            report.refuse("line_too_long", message, line.number)
             break
         _read_line(line, operation, max_body_bytes, report, seen)
         if report.full:
@@ -126,28 +126,28 @@ def _read_line(
             "invalid_json_line", f"This line is not a valid request: {error}.", number
         )
     if not 0 < len(request.custom_id) <= MAX_CUSTOM_ID:
-        told = f"`custom_id` must have 1 to {MAX_CUSTOM_ID} characters."
-        return report.refuse("invalid_custom_id", told, number, "custom_id")
+        message = f"`custom_id` must have 1 to {MAX_CUSTOM_ID} characters."
+        return report.refuse("invalid_custom_id", message, number, "custom_id")
     if (before := seen.setdefault(request.custom_id, number)) != number:
-        told = f"Line {before} has the same `custom_id`."
-        return report.refuse("duplicate_custom_id", told, number, "custom_id")
+        message = f"Line {before} has the same `custom_id`."
+        return report.refuse("duplicate_custom_id", message, number, "custom_id")
     if request.method != "POST":
         return report.refuse("invalid_method", "`method` must be `POST`.", number, "method")
     if request.url != operation.path:
-        told = f"`url` is {request.url[:64]!r}, but the batch's endpoint is {operation.path}."
-        return report.refuse("mismatched_url", told, number, "url")
+        message = f"`url` is {request.url[:64]!r}, but the batch's endpoint is {operation.path}."
+        return report.refuse("mismatched_url", message, number, "url")
     try:
         call = _call_of(bytes(request.body), operation, max_body_bytes)
     except InferenceError as error:
         return report.refuse(error.code, error.message, number, f"body.{error.param or ''}")
     before, model = report.texts, call.model
     report.texts += call.workload.prompts if operation.pools else 0
-    if before <= MAX_TEXTS < report.texts:  # told once
-        told = f"A batch can have at most {MAX_TEXTS} inputs, and this line exceeds that."
-        return report.refuse("too_many_inputs", told, number, "body.input")
+    if before <= MAX_TEXTS < report.texts:  # reported once
+        message = f"A batch can have at most {MAX_TEXTS} inputs, and this line exceeds that."
+        return report.refuse("too_many_inputs", message, number, "body.input")
     if model not in report.models and len(report.models) >= MAX_MODELS:
-        told = f"A batch can use at most {MAX_MODELS} models."
-        return report.refuse("too_many_models", told, number, "body.model")
+        message = f"A batch can use at most {MAX_MODELS} models."
+        return report.refuse("too_many_models", message, number, "body.model")
     report.models.setdefault(model, number)
     return None
 

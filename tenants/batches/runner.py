@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 KINDS: tuple[type[Lease], ...] = (BatchLease, ResponseLease)
 """The kinds of leases that are claimed."""
-LOOK_S = 1.0
+POLL_S = 1.0
 """Time between searches for batches and gateways."""
 FLUSH_S = 0.2
 FLUSH_LINES = 500
@@ -68,7 +68,7 @@ class BatchRunner:
     async def run(self) -> None:
         """Run until cancelled, then release the batches for other workers."""
         try:
-            await supervised("batches", self._look)
+            await supervised("batches", self._poll)
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -90,14 +90,14 @@ class BatchRunner:
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, called)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
             self._gateways.set(await self.in_thread(_live_gateways))
             for kind in KINDS:
                 taken = sum(type(one.lease) is kind for one in self._running.values())
                 for lease in await self.in_thread(partial(kind.claim, kind.MAX_LEASES - taken)):
                     self._start(lease)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def _start(self, lease: Lease) -> None:
         if lease.id in self._running:  # its lease ran out here, and it has not noticed yet
@@ -130,7 +130,7 @@ class BatchRunner:
         for running in self._running.values():
             running.joined(gateway)
 
-    def heard(self, gateway: str, news: LineNews) -> None:
+    def on_news(self, gateway: str, news: LineNews) -> None:
         for id, number in news.begun:
             if (running := self._running.get(id)) is not None:
                 running.begun(gateway, number)
@@ -185,7 +185,7 @@ class RunningBatch:
         ending = self._ending or Status.COMPLETED
         await self._insist(partial(self.lease.finish, ending, self._code))
 
-    # --- what is heard ---------------------------------------------------------------------------
+    # --- news of gateways ------------------------------------------------------------------------
 
     def joined(self, gateway: str) -> None:
         self._gateways.post(gateway, self.lease.opening)
@@ -272,7 +272,7 @@ class RunningBatch:
                 return
             except DatabaseError as error:
                 log.warning("batch_not_written", batch=self.lease.id, reason=str(error))
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     async def _flush(self) -> None:
         """Write answers, and end the batch if it was cancelled or has expired."""
@@ -285,7 +285,7 @@ class RunningBatch:
             log.warning("batch_not_written", batch=self.lease.id, reason=str(error))
             self.results = results + self.results
             self._result_bytes += size
-            self._flushed_at = time.monotonic() + LOOK_S
+            self._flushed_at = time.monotonic() + POLL_S
             return
         if status is Status.CANCELLING:
             self._end(Status.CANCELLED)

@@ -57,8 +57,8 @@ def start(batch: Batch, tenant: Tenant) -> None:
     # Locked, so that it is not deleted meanwhile (`keeping.delete`).
     file = tenant.files.current().select_for_update().filter(pk=batch.input_file_id).first()
     if file is None:
-        told = f"No such file: {batch.input_file_id[:64]}."
-        raise InvalidRequest(told, param="input_file_id")
+        message = f"No such file: {batch.input_file_id[:64]}."
+        raise InvalidRequest(message, param="input_file_id")
     if file.purpose != Purpose.BATCH:
         raise InvalidRequest(
             f"The file's purpose is `{file.purpose}`: it must be `batch`.", param="input_file_id"

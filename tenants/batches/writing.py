@@ -104,16 +104,16 @@ def _answered(request: BatchRequest, id: str, row: BatchLine) -> bytes:
     }
     if row.total_ms is not None:
         response["timing"] = {"first_token_ms": row.first_token_ms, "total_ms": row.total_ms}
-    return _json(_told(request, id) | {"response": response, "error": None})
+    return _json(_line_ids(request, id) | {"response": response, "error": None})
 
 
 def _unanswered(request: BatchRequest, id: str, ending: Status) -> bytes:
     code, message = NEVER_ANSWERED[ending]
     error = {"code": code, "message": message}
-    return _json(_told(request, id) | {"response": None, "error": error})
+    return _json(_line_ids(request, id) | {"response": None, "error": error})
 
 
-def _told(request: BatchRequest, id: str) -> dict[str, Any]:
+def _line_ids(request: BatchRequest, id: str) -> dict[str, Any]:
     return {"id": f"batch_req_{id}", "custom_id": request.custom_id}
 
 

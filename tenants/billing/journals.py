@@ -41,7 +41,7 @@ class JournalReport(msgspec.Struct, frozen=True):
     surplus_tokens: int | None
 
 
-class Seen(msgspec.Struct, frozen=True):
+class LedgerSums(msgspec.Struct, frozen=True):
     """What the ledger had of a journal; `tokens` are prompt and output tokens."""
 
     journal: str
@@ -49,59 +49,59 @@ class Seen(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class _Heard(msgspec.Struct, frozen=True):
+class _JournalStats(msgspec.Struct, frozen=True):
     engine_id: str
     stats: EngineStats
     at: float
 
 
 class Journals:
-    """The latest statistics of each journal. Call `heard` with all statistics; from time to time
+    """The latest statistics of each journal. Call `note` with all statistics; from time to time
     call `take`, write the reports, and call `written` with what the ledger has."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, _Heard] = {}
-        self._seen: Mapping[str, Seen] = {}
-        self._seen_at = 0.0
+        self._latest: dict[str, _JournalStats] = {}
+        self._ledger: Mapping[str, LedgerSums] = {}
+        self._ledger_at = 0.0
 
     def __bool__(self) -> bool:
         """Whether there is something to report."""
-        return bool(self._heard)
+        return bool(self._latest)
 
-    def heard(self, engine_id: str, stats: EngineStats, now: float) -> None:
+    def note(self, engine_id: str, stats: EngineStats, now: float) -> None:
         """Note an engine's statistics, unless its agent has no journal."""
         if stats.journal:
-            self._heard[stats.journal] = _Heard(engine_id, stats, now)
+            self._latest[stats.journal] = _JournalStats(engine_id, stats, now)
 
     def take(self) -> list[JournalReport]:
         """Reports of the statistics since the last call."""
-        reports = [self._report(heard) for heard in self._heard.values()]
-        self._heard.clear()
+        reports = [self._report(latest) for latest in self._latest.values()]
+        self._latest.clear()
         return reports
 
-    def written(self, seen: Iterable[Seen], now: float) -> None:
+    def written(self, sums: Iterable[LedgerSums], now: float) -> None:
         """Note that the reports are in the database, and what the ledger had at that moment."""
-        self._seen, self._seen_at = {one.journal: one for one in seen}, now
+        self._ledger, self._ledger_at = {one.journal: one for one in sums}, now
 
-    def _report(self, heard: _Heard) -> JournalReport:
-        all_, unbilled = heard.stats.journaled, heard.stats.unbilled
-        surplus_requests, surplus_tokens = self._surplus(heard)
+    def _report(self, latest: _JournalStats) -> JournalReport:
+        all_, unbilled = latest.stats.journaled, latest.stats.unbilled
+        surplus_requests, surplus_tokens = self._surplus(latest)
         return JournalReport(
-            journal=heard.stats.journal,
-            engine_id=heard.engine_id,
+            journal=latest.stats.journal,
+            engine_id=latest.engine_id,
             counted_requests=all_.requests - unbilled.requests,
             counted_prompt_tokens=all_.prompt_tokens - unbilled.prompt_tokens,
             counted_cached_tokens=all_.cached_tokens - unbilled.cached_tokens,
             counted_completion_tokens=all_.completion_tokens - unbilled.completion_tokens,
             waiting_requests=unbilled.requests,
-            unjournaled_tokens=heard.stats.unjournaled_tokens,
+            unjournaled_tokens=latest.stats.unjournaled_tokens,
             surplus_requests=surplus_requests,
             surplus_tokens=surplus_tokens,
         )
 
-    def _surplus(self, heard: _Heard) -> tuple[int | None, int | None]:
-        seen, journaled = self._seen.get(heard.stats.journal), heard.stats.journaled
-        if seen is None or heard.at < self._seen_at + SETTLED_S:
+    def _surplus(self, latest: _JournalStats) -> tuple[int | None, int | None]:
+        ledger, journaled = self._ledger.get(latest.stats.journal), latest.stats.journaled
+        if ledger is None or latest.at < self._ledger_at + SETTLED_S:
             return None, None
         tokens = journaled.prompt_tokens + journaled.completion_tokens
-        return max(0, seen.requests - journaled.requests), max(0, seen.tokens - tokens)
+        return max(0, ledger.requests - journaled.requests), max(0, ledger.tokens - tokens)

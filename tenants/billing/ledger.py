@@ -159,7 +159,7 @@ class Ledger:
 
     def totals(self, engine_id: str, stats: EngineStats) -> None:
         """Note what the engine's journal counts, for reconciliation. Returns at once."""
-        self._journals.heard(engine_id, stats, time.monotonic())
+        self._journals.note(engine_id, stats, time.monotonic())
         self._needed.set()
 
     async def __aenter__(self) -> Ledger:
@@ -245,7 +245,7 @@ class Ledger:
         self._report_at = time.monotonic() + self._report_s
         if self._journals:
             found = await self._write_all(self._journals.take(), write_reports, self._not_reported)
-            self._journals.written([seen for some in found for seen in some], time.monotonic())
+            self._journals.written([one for some in found for one in some], time.monotonic())
 
     def _not_billable(
         self, refused: list[SuspectEntry], line: StatementLine, error: Exception

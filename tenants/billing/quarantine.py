@@ -34,15 +34,15 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 _KEEP = """
 INSERT INTO tenants_quarantinedentry (credential_id, engine_id, journal, key, request_id, attempt,
                                       reason, detail, prompt_tokens, completion_tokens, entry)
-SELECT said.* FROM unnest(
+SELECT given.* FROM unnest(
     %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[],
     %s::text[], %s::bigint[], %s::bigint[], %s::text[]
-) AS said (credential_id, engine_id, journal, key, request_id, attempt, reason, detail,
-           prompt_tokens, completion_tokens, entry)
+) AS given (credential_id, engine_id, journal, key, request_id, attempt, reason, detail,
+            prompt_tokens, completion_tokens, entry)
 WHERE (SELECT count(*) FROM tenants_quarantinedentry AS kept
-       WHERE kept.status = 'open' AND kept.credential_id IS NOT DISTINCT FROM said.credential_id)
+       WHERE kept.status = 'open' AND kept.credential_id IS NOT DISTINCT FROM given.credential_id)
     < %s
-ORDER BY said.credential_id, said.key
+ORDER BY given.credential_id, given.key
 ON CONFLICT DO NOTHING
 """
 _KEPT = "SELECT key FROM tenants_quarantinedentry WHERE key = ANY(%s)"
@@ -79,12 +79,12 @@ class QuarantineRow(NamedTuple):
     @classmethod
     def of(cls, suspect: SuspectEntry) -> QuarantineRow:
         entry, source = suspect.entry, suspect.source
-        said = f"{source.journal}\0{entry!r}".encode(errors="backslashreplace")
+        content = f"{source.journal}\0{entry!r}".encode(errors="backslashreplace")
         return cls(
             source.credential or None,
             _shown(source.engine_id, 255),
             _shown(source.journal, 64),
-            hashlib.sha256(said).hexdigest(),
+            hashlib.sha256(content).hexdigest(),
             _shown(entry.id, 64),
             min(max(0, entry.attempt), MAX_ATTEMPT),
             suspect.reason,

@@ -191,10 +191,10 @@ class Signer:
         jws = self.jws(TYPE, receipt)
         return {"object": "usage.receipt", "receipt": dict(receipt), "jws": jws}
 
-    def jws(self, type: str, said: Mapping[str, Any]) -> str:
-        """A JWS of `said`. Each kind of document that this key signs must have its own `type`."""
+    def jws(self, type: str, payload: Mapping[str, Any]) -> str:
+        """A JWS of `payload`. Each kind of document signed by this key must have its own `type`."""
         headers = {"typ": type, "kid": self.public_key.id}
-        return PyJWS().encode(canonical(said), self._key, ALGORITHM, headers=headers)
+        return PyJWS().encode(canonical(payload), self._key, ALGORITHM, headers=headers)
 
 
 _signer = lru_cache(maxsize=1)(Signer)
@@ -258,9 +258,9 @@ def _microseconds(seconds: float) -> int:
 
 def differences(receipt: Mapping[str, Any], event: UsageEvent) -> list[str]:
     """The fields in which a receipt differs from the ledger."""
-    told, receipt = describe(event), {**OF_OLDER, **receipt}
+    expected, receipt = describe(event), {**OF_OLDER, **receipt}
     if _version(event) is None:
-        told |= {name: receipt.get(name) for name in OF_THE_VERSION}
+        expected |= {name: receipt.get(name) for name in OF_THE_VERSION}
     return sorted(
-        name for name in told.keys() | receipt.keys() if told.get(name) != receipt.get(name)
+        name for name in expected.keys() | receipt.keys() if expected.get(name) != receipt.get(name)
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenants.billing.insertion import insert
-from tenants.billing.journals import JournalReport, Seen
+from tenants.billing.journals import JournalReport, LedgerSums
 from tenants.billing.lines import Connection, StatementLine, as_json, require_times
 from tenants.billing.superseding import supersede
 
@@ -31,7 +31,7 @@ INSERT INTO tenants_enginejournal AS kept (
 SELECT journal, engine_id, 0, 0, 0, 0, counted_requests, counted_prompt_tokens,
        counted_cached_tokens, counted_completion_tokens, waiting_requests, unjournaled_tokens,
        surplus_requests, surplus_tokens, now()
-FROM jsonb_to_recordset(%s) AS said (
+FROM jsonb_to_recordset(%s) AS reported (
     journal text, engine_id text, counted_requests bigint, counted_prompt_tokens bigint,
     counted_cached_tokens bigint, counted_completion_tokens bigint, waiting_requests bigint,
     unjournaled_tokens bigint, surplus_requests bigint, surplus_tokens bigint)
@@ -68,10 +68,12 @@ async def write(connection: Connection, lines: Sequence[StatementLine]) -> int:
     return await supersede(connection, sent)
 
 
-async def write_reports(connection: Connection, reports: Sequence[JournalReport]) -> list[Seen]:
+async def write_reports(
+    connection: Connection, reports: Sequence[JournalReport]
+) -> list[LedgerSums]:
     """Write the journals' counts. Returns what the ledger has of each at the same moment.
 
     Raises: as `write`.
     """
     cursor = await connection.execute(_REPORT, [as_json(reports)])
-    return [Seen(*row) for row in await cursor.fetchall()]
+    return [LedgerSums(*row) for row in await cursor.fetchall()]

@@ -113,10 +113,10 @@ def line_of(kept: KeptContent | None) -> bytes | LeftOut:
     if not is_chat or answer is None or not (answer.text or answer.calls):
         return LeftOut.NO_CHAT
     assert isinstance(messages, list)
-    said = {"messages": [*messages, _message(answer)]}
+    example = {"messages": [*messages, _message(answer)]}
     if isinstance(tools := request.get("tools"), list) and tools:
-        said["tools"] = tools
-    return msgspec.json.encode(said) + b"\n"
+        example["tools"] = tools
+    return msgspec.json.encode(example) + b"\n"
 
 
 def _message(answer: SpokenTurn) -> dict[str, Any]:

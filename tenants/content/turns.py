@@ -73,7 +73,7 @@ def pretty(text: str) -> str:
 def _turns(request: Mapping[str, Any]) -> Iterator[SpokenTurn]:
     for name in ("system", "instructions"):
         if given := request.get(name):
-            yield from _said("system", given)
+            yield from _content("system", given)
     for message in request.get("messages") or ():
         yield from _message(message)
     for name in ("prompt", "input"):
@@ -84,20 +84,20 @@ def _turns(request: Mapping[str, Any]) -> Iterator[SpokenTurn]:
 def _message(message: Mapping[str, Any]) -> Iterator[SpokenTurn]:
     """The turns of a message, or of an item of a response's input."""
     if message.get("type") in (*CALLS, *RESULTS):
-        yield from _said("assistant", [message])
+        yield from _content("assistant", [message])
         return
     calls = [ToolUse.of(one.get("function") or {}) for one in message.get("tool_calls") or ()]
     role = str(message.get("role") or "user")
-    yield from _said(role, message.get("content"), calls)
+    yield from _content(role, message.get("content"), calls)
 
 
-def _said(role: str, content: Any, calls: Iterable[ToolUse] = ()) -> Iterator[SpokenTurn]:
+def _content(role: str, content: Any, calls: Iterable[ToolUse] = ()) -> Iterator[SpokenTurn]:
     """The turn with this content, a text or parts; results of tools are turns of their own."""
     texts, made, pictures = [], list(calls), 0
     for part in _items(content):
         kind = part.get("type") if isinstance(part, Mapping) else ""
         if kind in RESULTS:
-            yield from _said("tool", part.get("output", part.get("content")))
+            yield from _content("tool", part.get("output", part.get("content")))
         elif kind in CALLS:
             made.append(ToolUse.of(part))
         elif kind in PICTURES:

@@ -20,7 +20,7 @@ class PostgresDirectory(CachedDirectory):
         self._database = Reader()
         super().__init__(self._database, without_database_s=settings.KEYS_WITHOUT_DATABASE_S)
         self._listener = NoticeListener(
-            on_connected=self.reconnected, on_notice=self.changed, on_alive=self.heard
+            on_connected=self.reconnected, on_notice=self.changed, on_alive=self.note_alive
         )
         self._tasks: list[asyncio.Task[Any]] = []
 

@@ -61,8 +61,8 @@ Tried = dict[str, Revisions]
 class CachedDirectory:
     """Answers from caches and reads what they lack.
 
-    The owner passes on change notices of the database (`heard`, `reconnected`, `changed`) and runs
-    `check_due` and `tick`.
+    The owner passes on change notices of the database (`note_alive`, `reconnected`, `changed`) and
+    runs `check_due` and `tick`.
     """
 
     def __init__(self, reader: Reader, *, without_database_s: float = 0.0) -> None:
@@ -96,7 +96,7 @@ class CachedDirectory:
         self._due = asyncio.Event()
         self._due_keys: set[int] = set()
         self._due_tenants: set[int] = set()
-        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._in_use: OrderedDict[int, None] = OrderedDict()
         self._expiring: dict[int, float] = {}
         self._used: set[int] = set()
 
@@ -185,7 +185,7 @@ class CachedDirectory:
         """Whether keys that were seen lately are accepted: the database was heard from recently
         enough."""
         longest_s = max(FRESH_S, self._without_database_s)
-        return self._keys.heard_within(longest_s, time.monotonic())
+        return self._keys.alive_within(longest_s, time.monotonic())
 
     def on_revoked(self, callback: Callable[[int, InferenceError], None]) -> None:
         """Call `callback(key_id, error)` when a key can no longer run inference."""
@@ -302,14 +302,14 @@ class CachedDirectory:
 
     # --- For the listener ------------------------------------------------------------------------
 
-    def heard(self, now: float) -> None:
+    def note_alive(self, now: float) -> None:
         """All changes committed before the monotonic time `now` have been received."""
         for cache in self._caches:
-            cache.heard(now)
+            cache.note_alive(now)
 
     def reconnected(self) -> None:
         """Changes may have been missed: drop all entries and re-check every key in use."""
-        self._due_keys.update(self._seen)
+        self._due_keys.update(self._in_use)
         for cache in self._caches:
             cache.clear()
         self._due.set()
@@ -364,12 +364,12 @@ class CachedDirectory:
         self._due.set()
 
     def _tell_tenant(self, tenant_id: int | None) -> None:
-        for told in self._on_tenant:
-            told(tenant_id)
+        for listener in self._on_tenant:
+            listener(tenant_id)
 
     def _tell_people(self, notice: Notice | None) -> None:
-        for told in self._on_people:
-            told(notice)
+        for listener in self._on_people:
+            listener(notice)
 
     # --- In the background -----------------------------------------------------------------------
 
@@ -420,8 +420,8 @@ class CachedDirectory:
         rows = await self._reader.pinned()
         pins = catalogue.pins(rows), catalogue.tried(rows)
         if pins != self._pins:
-            for told in self._on_pinned:
-                told(*pins)
+            for listener in self._on_pinned:
+                listener(*pins)
             self._pins = pins
         await asyncio.sleep(PINS_S)
 
@@ -431,8 +431,8 @@ class CachedDirectory:
 
     async def _tell_engines(self) -> None:
         rows = await self._reader.engine_credentials()
-        for told in self._on_engines:
-            told(rows)
+        for listener in self._on_engines:
+            listener(rows)
 
     async def tell_pools(self) -> None:
         """Report the pools to `on_pools`, at first and after changes, until cancelled."""
@@ -440,15 +440,15 @@ class CachedDirectory:
 
     async def _tell_pools(self) -> None:
         pools = catalogue.pools(await self._reader.pools())
-        for told in self._on_pools:
-            told(pools)
+        for listener in self._on_pools:
+            listener(pools)
 
     def _note_use(self, known: KnownKey, grant: Grant) -> None:
         # Not from the cache, which may have dropped entries of keys with open streams.
-        self._seen[known.id] = None
-        self._seen.move_to_end(known.id)
-        if len(self._seen) > MAX_KEYS:
-            self._seen.popitem(last=False)
+        self._in_use[known.id] = None
+        self._in_use.move_to_end(known.id)
+        if len(self._in_use) > MAX_KEYS:
+            self._in_use.popitem(last=False)
         now = time.monotonic()
         if now - known.touched_at >= TOUCH_INTERVAL.total_seconds():
             known.touched_at = now

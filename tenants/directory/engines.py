@@ -28,8 +28,8 @@ class KnownEngines:
         """Replace the valid credentials by these."""
         self._rows = {row.prefix: row for row in rows}
         self._known = {row.id: _credential(row) for row in rows}
-        for told in self._on_change:
-            told()
+        for listener in self._on_change:
+            listener()
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the result of `holds` may have changed."""

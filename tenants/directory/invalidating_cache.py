@@ -51,7 +51,7 @@ class InvalidatingCache(Generic[K, V]):
     def __init__(self, limit: int, *, fresh_s: float = FRESH_S) -> None:
         self._limit = limit
         self._fresh_s = fresh_s
-        self._heard_at = float("-inf")
+        self._alive_at = float("-inf")
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._by_tag: defaultdict[Tag, set[K]] = defaultdict(set)
         self._readings: set[Reading] = set()
@@ -59,13 +59,13 @@ class InvalidatingCache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def heard(self, now: float) -> None:
+    def note_alive(self, now: float) -> None:
         """All changes committed before `now` have been received."""
-        self._heard_at = max(self._heard_at, now)
+        self._alive_at = max(self._alive_at, now)
 
     def fresh(self, now: float) -> bool:
         """Whether entries may be used now (rule 1)."""
-        return self.heard_within(self._fresh_s, now)
+        return self.alive_within(self._fresh_s, now)
 
     def get(self, key: K, now: float) -> V | None:
         """The value; None if there is none that may be used."""
@@ -75,14 +75,14 @@ class InvalidatingCache(Generic[K, V]):
         self._entries.move_to_end(key)
         return entry.value
 
-    def heard_within(self, seconds: float, now: float) -> bool:
-        """Whether the listener was heard within that time."""
-        return now - self._heard_at <= seconds
+    def alive_within(self, seconds: float, now: float) -> bool:
+        """Whether the listener was alive within that time."""
+        return now - self._alive_at <= seconds
 
     def last(self, key: K, now: float, *, within_s: float) -> V | None:
-        """The value as it was when the listener was last heard, if that was within `within_s`."""
+        """The value as it was when the listener was last alive, if that was within `within_s`."""
         entry = self._entries.get(key)
-        if entry is None or not self.heard_within(within_s, now) or now >= entry.until:
+        if entry is None or not self.alive_within(within_s, now) or now >= entry.until:
             return None
         return entry.value
 
@@ -92,7 +92,7 @@ class InvalidatingCache(Generic[K, V]):
 
     def had(self, tag: Tag, now: float, *, within_s: float) -> bool:
         """Whether an entry that `last` would return carries this tag."""
-        return self.heard_within(within_s, now) and self._carried(tag, now)
+        return self.alive_within(within_s, now) and self._carried(tag, now)
 
     def _carried(self, tag: Tag, now: float) -> bool:
         return any(now < self._entries[key].until for key in self._by_tag.get(tag, ()))

@@ -87,7 +87,7 @@ class _Gateway:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _DemandRow:
     demand: dict[str, Any]
 
 
@@ -111,7 +111,7 @@ class DirectoryRegistry(Database):
         """Record the demand that the gateway at this URL sees, by base model; returns that of each
         other live gateway."""
         await self.execute(SHARE_DEMAND, [Jsonb(msgspec.to_builtins(demand)), url])
-        rows = await self.rows(_Seen, DEMAND_OF_OTHERS, [ALIVE_S, url])
+        rows = await self.rows(_DemandRow, DEMAND_OF_OTHERS, [ALIVE_S, url])
         return [msgspec.convert(row.demand, dict[str, Demand]) for row in rows]
 
     async def share_traffic(

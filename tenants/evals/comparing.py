@@ -67,7 +67,7 @@ class PairedDifference:
         return self.b - self.a
 
     @property
-    def can_be_told(self) -> bool:
+    def excludes_zero(self) -> bool:
         """Whether the interval is without 0."""
         return not self.low <= 0 <= self.high
 

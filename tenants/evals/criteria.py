@@ -289,8 +289,8 @@ def check_schema(schema: dict[str, Any], param: str) -> None:
     try:
         size = len(msgspec.json.encode(schema))
         if size > MAX_SCHEMA_BYTES:
-            told = f"`{param}` has {size} bytes; at most {MAX_SCHEMA_BYTES} are allowed."
-            raise InvalidRequest(told, param=param)
+            message = f"`{param}` has {size} bytes; at most {MAX_SCHEMA_BYTES} are allowed."
+            raise InvalidRequest(message, param=param)
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         at = "".join(f"[{part!r}]" for part in error.path)

@@ -40,7 +40,7 @@ class Grade(msgspec.Struct, omit_defaults=True):
     score: float | None = None
     error: str = ""
     sample: dict[str, Any] | None = None
-    """What a grader's model said."""
+    """The answer of a grader's model."""
 
     @property
     def outcome(self) -> str:
@@ -109,15 +109,15 @@ def _similar(criterion: TextSimilarity, text: str, reference: str) -> tuple[floa
 def _by_model(
     criterion: LabelModel | ScoreModel, verdict: Mapping[str, Any] | None
 ) -> tuple[float, bool]:
-    said = (verdict or {}).get("output_json")
-    if not isinstance(said, dict):
+    output = (verdict or {}).get("output_json")
+    if not isinstance(output, dict):
         raise Ungraded("The grader's model gave no verdict.")
     if isinstance(criterion, LabelModel):
-        if (label := said.get("label")) not in criterion.labels:
+        if (label := output.get("label")) not in criterion.labels:
             raise Ungraded("The grader's model chose none of the labels.")
         passed = label in criterion.passing_labels
         return float(passed), passed
-    score, (low, high) = said.get("result"), criterion.range
+    score, (low, high) = output.get("result"), criterion.range
     if isinstance(score, bool) or not isinstance(score, int | float) or not low <= score <= high:
         raise Ungraded(f"The grader's model gave no number from {low} to {high}.")
     return float(score), score >= criterion.threshold
@@ -132,9 +132,9 @@ def _follows(text: str, schema: dict[str, Any]) -> bool:
 
 def _within(bounds: Mapping[str, float], timing: Any) -> tuple[float, bool]:
     """The first time that is bounded, and whether all are within their bounds."""
-    took = [_time(timing, name) for name in bounds]
-    within = all(one <= most for one, most in zip(took, bounds.values(), strict=True))
-    return took[0], within
+    times = [_time(timing, name) for name in bounds]
+    within = all(one <= most for one, most in zip(times, bounds.values(), strict=True))
+    return times[0], within
 
 
 def _time(timing: Any, name: str) -> float:

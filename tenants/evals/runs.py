@@ -36,7 +36,7 @@ from tenants.storage import scratch
 app: procrastinate.App = django_app
 log = structlog.get_logger(__name__)
 
-LOOK_S = 2
+POLL_S = 2
 """How often a run looks whether its batch is over."""
 FULL_S = 15
 """How long it waits if the tenant has too many batches."""
@@ -75,7 +75,7 @@ def go_on_with(run_id: str) -> None:
     try:
         while run is not None:
             if any(batch.status not in ENDED for batch in run.batches):
-                return go_on_later(run, LOOK_S)
+                return go_on_later(run, POLL_S)
             STAGES[EvalStage(run.stage)](run)
             run = found.filter(pk=run_id).first()
     except RateLimitExceeded:  # the tenant has too many batches
@@ -127,8 +127,8 @@ def tend_evals(timestamp: int) -> None:
 def _read(run: EvalRun) -> None:
     with _computed(run, "sample") as (found, out):
         if found["faults"]:
-            told = [f"Line {line}: {said}" if line else said for line, said in found["faults"]]
-            raise RunFault("invalid_rows", " ".join(told))
+            faults = [f"Line {line}: {fault}" if line else fault for line, fault in found["faults"]]
+            raise RunFault("invalid_rows", " ".join(faults))
         stage = {"stage": EvalStage.ASK, "status": EvalStatus.IN_PROGRESS, "total": found["rows"]}
         if run.model:
             _ask(run, "samples", out, **stage)
@@ -172,10 +172,10 @@ def _require_answers(batch: Batch) -> None:
     """Raises RunFault unless its lines were answered; a line may have failed."""
     if batch.status == Status.COMPLETED:
         return
-    told = (
+    message = (
         batch.errors[0]["message"] if batch.errors else f"Its batch {batch.pk} is {batch.status}."
     )
-    raise RunFault(f"batch_{batch.status}", told)
+    raise RunFault(f"batch_{batch.status}", message)
 
 
 def _items(run: EvalRun, out: IO[bytes]) -> Iterator[EvalItem]:

@@ -114,7 +114,7 @@ class AskedModel(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, k
         """
         values, asked = {"item": row.item}, self.input_messages
         if isinstance(asked, MessageTemplates):
-            return said(asked.template, values)
+            return filled_messages(asked.template, values)
         found = templates.looked_up(asked.item_reference, values)
         if not (isinstance(found, list) and found and all(isinstance(one, dict) for one in found)):
             raise templates.TemplateFault(f"`{asked.item_reference[:80]}` is no list of messages.")
@@ -182,7 +182,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 RunSource = GivenAnswers | Completions | ResponsesRun
 
 
-def said(messages: list[EvalMessage], values: dict[str, Any]) -> list[dict[str, Any]]:
+def filled_messages(messages: list[EvalMessage], values: dict[str, Any]) -> list[dict[str, Any]]:
     """The messages with the values. Raises TemplateFault."""
     return [
         {"role": message.role, "content": templates.rendered(message.text, values)}
@@ -208,10 +208,10 @@ def check_source(source: RunSource) -> None:
     if isinstance(asked, MessageTemplates):
         param = "data_source.input_messages.template"
         if not 0 < len(asked.template) <= MAX_MESSAGES:
-            told = (
+            problem = (
                 f"`{param}` has {len(asked.template)} messages: it must have 1 to {MAX_MESSAGES}."
             )
-            raise InvalidRequest(told, param=param)
+            raise InvalidRequest(problem, param=param)
         for message in asked.template:
             templates.check(message.text)
     elif not asked.item_reference.startswith("item."):

@@ -23,7 +23,7 @@ from inference.operations.bodies.shape import BodyShape
 from tenants.batches.reading import Numbered, lines
 from tenants.evals.criteria import ByModel, LogProbability, Offered, ScoreModel
 from tenants.evals.grading import Grade, grade
-from tenants.evals.sources import ENDPOINT, AskedModel, EvalRow, RunSource, said
+from tenants.evals.sources import ENDPOINT, AskedModel, EvalRow, RunSource, filled_messages
 from tenants.evals.templates import TemplateFault
 
 MAX_ROW_BYTES = 1 << 20
@@ -36,7 +36,7 @@ _json = msgspec.json.Encoder().encode
 
 
 class EvalPlan(msgspec.Struct):
-    """What the child is told of a run."""
+    """What the child needs to know of a run."""
 
     source: RunSource
     criteria: list[Offered]
@@ -81,8 +81,8 @@ def sample(plan: EvalPlan, rows: IO[bytes], out: IO[bytes]) -> EvalRows:
                 out.write(_request(str(line.number), plan.source.body(row, logprobs=plan.logprobs)))
         except ValidationError as error:
             at = "".join(f".{part}" for part in error.path)
-            told = f"`item{at}` does not follow the eval's `item_schema`: {error.message}"
-            found.faults.append((line.number, short(told)))
+            message = f"`item{at}` does not follow the eval's `item_schema`: {error.message}"
+            found.faults.append((line.number, short(message)))
         except (TemplateFault, Unresolvable, RecursionError) as error:
             found.faults.append((line.number, short(str(error))))
         if len(found.faults) >= MAX_FAULTS or found.rows > plan.max_rows:
@@ -282,7 +282,7 @@ def _judging(criterion: ByModel, values: dict[str, Any]) -> dict[str, Any]:
     sampling = criterion.sampling_params if isinstance(criterion, ScoreModel) else None
     return {
         "model": criterion.model,
-        "messages": said(criterion.input, values),
+        "messages": filled_messages(criterion.input, values),
         "response_format": {"type": "json_schema", "json_schema": answer},
         **({"temperature": 0} | (sampling.fields() if sampling else {})),
     }

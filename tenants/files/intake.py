@@ -186,8 +186,8 @@ def _tenant_of_member(scope: Scope, slug: str) -> int | None:
 
 
 def _is_form(scope: Scope) -> bool:
-    said: bytes = dict(scope["headers"]).get(b"content-type", b"")
-    return said.lower().startswith(b"multipart/form-data")
+    content_type: bytes = dict(scope["headers"]).get(b"content-type", b"")
+    return content_type.lower().startswith(b"multipart/form-data")
 
 
 def _exchange(scope: Scope, receive: Receive, send: Send) -> Exchange:

@@ -138,8 +138,8 @@ def _require_pending(upload: Upload) -> None:
 
 def _require_all(upload: Upload, kept: Mapping[str, UploadPart], part_ids: Sequence[str]) -> None:
     if unknown := [id for id in part_ids if id not in kept]:
-        told = f"The upload has no part {unknown[0][:64]}."
-        raise InvalidRequest(told, param="part_ids")
+        message = f"The upload has no part {unknown[0][:64]}."
+        raise InvalidRequest(message, param="part_ids")
     if len({*part_ids}) < len(part_ids):
         raise InvalidRequest("`part_ids` contains a part twice.", param="part_ids")
     size = sum(kept[id].size_bytes for id in part_ids)
@@ -159,8 +159,8 @@ def _join(id: str, part_ids: Sequence[str], md5: str | None) -> None:
                     whole.write(chunk)
                     digest.update(chunk)
         if md5 is not None and md5.lower() != digest.hexdigest():
-            told = f"The MD5 of the parts is {digest.hexdigest()}, which is not `md5`."
-            raise InvalidRequest(told, param="md5")
+            message = f"The MD5 of the parts is {digest.hexdigest()}, which is not `md5`."
+            raise InvalidRequest(message, param="md5")
 
 
 def _end(upload: Upload, status: UploadStatus, file: StoredFile | None = None) -> None:

@@ -76,7 +76,7 @@ def merged(reports: Iterable[GatewayReport], silent: Sequence[str] = ()) -> Repo
 
 def _merged(one: Engine, other: Engine) -> Engine:
     """The later of two sightings of an engine: what it has counted since its start only grows."""
-    later = max(one, other, key=lambda seen: (seen["prompt_tokens"], seen["completion_tokens"]))
+    later = max(one, other, key=lambda each: (each["prompt_tokens"], each["completion_tokens"]))
     return later | {
         "connected_at": min(one["connected_at"], other["connected_at"]),
         "draining": one["draining"] or other["draining"],

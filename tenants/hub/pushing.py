@@ -84,12 +84,12 @@ def create(request: HttpRequest, caller: Caller) -> HttpResponse:
             403, f"This API key can create adapters of {caller.tenant.slug}, not of {shown(owner)}."
         )
     check_name(caller.tenant, asked.name)
-    told = {"url": repos.url(request, caller, asked.name), "name": f"{owner}/{asked.name}"}
+    repo = {"url": repos.url(request, caller, asked.name), "name": f"{owner}/{asked.name}"}
     known = caller.tenant.adapters.filter(name=asked.name).exists()
     if known or asked.name in repos.created(caller):
-        return reply(told | {"error": "You already created this adapter"}, 409)
+        return reply(repo | {"error": "You already created this adapter"}, 409)
     repos.note_created(caller, asked.name)
-    return reply(told)
+    return reply(repo)
 
 
 @hub_view("POST")

@@ -106,11 +106,11 @@ def version_of(adapter: Adapter, revision: str) -> AdapterVersion:
     if not pinned and _DIGEST.fullmatch(revision):
         pinned = list(versions.filter(digest__startswith=revision)[:2])
     if len(pinned) != 1:
-        told = "has no live version" if revision == MAIN else f"has no version {shown(revision)}"
-        raise RevisionNotFound(f"{adapter.name} {told}.")
+        problem = "has no live version" if revision == MAIN else f"has no version {shown(revision)}"
+        raise RevisionNotFound(f"{adapter.name} {problem}.")
     if pinned[0].state != State.READY:
-        told = f"Version {pinned[0].number} of {adapter.name} is {pinned[0].state}, not ready."
-        raise RevisionNotFound(told)
+        message = f"Version {pinned[0].number} of {adapter.name} is {pinned[0].state}, not ready."
+        raise RevisionNotFound(message)
     return pinned[0]
 
 

@@ -184,7 +184,7 @@ class Seed(Command, tag="seed", frozen=True):
     cost: int
 
 
-class Look(Command, tag="look", frozen=True):
+class Peek(Command, tag="look", frozen=True):
     """How much is left of each scope's limits; answered by Rooms."""
 
     scopes: tuple[CountedScope, ...]
@@ -206,7 +206,7 @@ AnyCommand = (
     | Renew
     | Holds
     | Seed
-    | Look
+    | Peek
     | Count
 )
 
@@ -263,7 +263,7 @@ class Withdrawn(CommandAnswer, tag="withdrawn", frozen=True):
 
 
 class Rooms(CommandAnswer, tag="rooms", frozen=True):
-    """Answers Look."""
+    """Answers Peek."""
 
     left: list[Left]
 

@@ -94,7 +94,7 @@ class ScopeCounters:
         reservations still refer to the windows, so these are kept."""
         self._budgets = {p: b for p, b in self._budgets.items() if second < p.end + DAY_S}
         if not in_use:
-            self._windows = {m: w for m, w in self._windows.items() if not w.gone(second)}
+            self._windows = {m: w for m, w in self._windows.items() if not w.expired(second)}
         return not (in_use or self._windows or self._budgets)
 
 

@@ -69,8 +69,8 @@ class Failover:
         self._refuse, self._retry_s, self._max_pending = refuse, retry_s, max_pending
         self._pending: deque[AnyCommand] = deque()
         self._overflowed = False
-        self._work, self._told, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._told.set()
+        self._work, self._drained, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._drained.set()
 
     def decide(self) -> LimitStore:
         """The store for one decision.
@@ -103,7 +103,7 @@ class Failover:
             self.local.do(command)
         elif len(self._pending) < self._max_pending:
             self._pending.append(command)
-            self._told.clear()
+            self._drained.clear()
             if not self.degraded:
                 self._work.set()
         else:
@@ -111,7 +111,7 @@ class Failover:
 
     async def flushed(self) -> None:
         """Wait until Redis has all ends of reservations; while it is down, until it is back."""
-        await self._told.wait()
+        await self._drained.wait()
 
     async def __aenter__(self) -> Self:
         await self._renew()
@@ -172,7 +172,7 @@ class Failover:
             await self.redis.run(*batch)
             for _ in batch:
                 self._pending.popleft()
-        self._told.set()
+        self._drained.set()
 
     def _let_lease_expire(self) -> None:
         """Take a new holder name: reservations that cannot be ended are given back when the old

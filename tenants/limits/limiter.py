@@ -37,7 +37,7 @@ from tenants.limits.commands import (
     LimitCounts,
     LimitRefused,
     LimitStore,
-    Look,
+    Peek,
     Release,
     Rooms,
     Seed,
@@ -246,7 +246,7 @@ class StoreLimiter:
         scopes = self._limited(limits).scopes
         if not scopes:
             return Reservation("")
-        rooms = await self._read_only(Look(scopes))
+        rooms = await self._read_only(Peek(scopes))
         assert isinstance(rooms, Rooms)
         return Reservation("", None, self._rooms(rooms.left))
 
@@ -271,7 +271,7 @@ class StoreLimiter:
                 rooms[header] = Room(each.limit, each.remaining, reset_s)
         return rooms
 
-    async def _read_only(self, command: Look | Count) -> AnyAnswer:
+    async def _read_only(self, command: Peek | Count) -> AnyAnswer:
         try:
             (answer,) = await self._failover.decide().run(command)
         except StoreDown as error:

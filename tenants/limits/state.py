@@ -47,7 +47,7 @@ from tenants.limits.commands import (
     Left,
     LimitCounts,
     LimitRefused,
-    Look,
+    Peek,
     Release,
     Renew,
     Rooms,
@@ -110,7 +110,7 @@ class LimitState:
                 self._hear(command, now_ms)
             case Take():
                 return self._take(command)
-            case Look(scopes=scopes):
+            case Peek(scopes=scopes):
                 return Rooms(_left(self._bind(scopes, now_ms // 1000), now_ms))
             case Count(scope=scope):
                 return LimitCounts(_counted(self._bind((scope,), now_ms // 1000)))

@@ -72,7 +72,7 @@ class LimitWindow:
                 return second + GONE_S
         return self._second
 
-    def gone(self, second: int) -> bool:
+    def expired(self, second: int) -> bool:
         """Whether the window must be empty at that second."""
         return second >= self._second + GONE_S
 

@@ -199,9 +199,9 @@ class RequestScoreQuerySet(AnnotationQuerySet["RequestScore"]):
             )
         source = ScoreSource.EVALUATOR if by is None else ScoreSource.PERSON
         found = {"tenant": tenant, "request_id": id, "name": name, "source": source}
-        said = {"kind": value.kind, "number": value.number, "category": value.category}
+        fields = {"kind": value.kind, "number": value.number, "category": value.category}
         return self._put(
-            MAX_SCORES, found, started_at=started_at, created_by=by, comment=comment, **said
+            MAX_SCORES, found, started_at=started_at, created_by=by, comment=comment, **fields
         )
 
 

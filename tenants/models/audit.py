@@ -77,9 +77,9 @@ ACTING = "SELECT set_config('lorikeet.actor', %s, false)"
 
 def act_as(actor: Actor | None) -> None:
     """Attribute this connection's further changes to the actor; None: to the system."""
-    said = msgspec.json.encode(asdict(actor)).decode() if actor else ""
+    encoded = msgspec.json.encode(asdict(actor)).decode() if actor else ""
     with connection.cursor() as cursor:
-        cursor.execute(ACTING, [said])
+        cursor.execute(ACTING, [encoded])
 
 
 def actor_of(request: HttpRequest, key: ApiKey | None = None) -> Actor | None:

@@ -146,8 +146,8 @@ class Batch(models.Model):
         """Move to this state and set its time, if the present state allows that; returns whether
         it did."""
         now = timezone.now()
-        told = {TIMES[status]: now, "status": status, **fields}
-        changed = Batch.objects.filter(pk=self.pk, status__in=before(status)).update(**told)
+        values = {TIMES[status]: now, "status": status, **fields}
+        changed = Batch.objects.filter(pk=self.pk, status__in=before(status)).update(**values)
         self.refresh_from_db()
         return bool(changed)
 
@@ -160,8 +160,8 @@ class Batch(models.Model):
         """
         if self.status == Status.VALIDATING and self.advance(Status.CANCELLED):
             return
-        told = {"ending": Status.CANCELLED}
-        if not self.advance(Status.CANCELLING, **told) and self.status != Status.CANCELLING:
+        fields = {"ending": Status.CANCELLED}
+        if not self.advance(Status.CANCELLING, **fields) and self.status != Status.CANCELLING:
             raise BatchEnded(f"Cannot cancel a batch with status '{self.status}'.")
 
 

@@ -156,10 +156,10 @@ class Target(models.Model):
             )
             if recent.count() >= MAX_TESTS:
                 raise TooManyTests
-            told = Notification.objects.create(
+            notification = Notification.objects.create(
                 tenant_id=self.tenant_id, kind=kind, data={}, once="", mailed=True, at=now
             )
-            return Delivery.objects.create(notification=told, target=self)
+            return Delivery.objects.create(notification=notification, target=self)
 
     def signing_secrets(self, now: datetime) -> list[str]:
         """The secrets to sign with, the newest first."""

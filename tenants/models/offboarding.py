@@ -143,8 +143,8 @@ class TenantDeletion(models.Model):
     @property
     def signed(self) -> dict[str, Any]:
         """The receipt with its signature, as it is issued."""
-        said: Mapping[str, Any] = jwt.decode(self.receipt, options={"verify_signature": False})
-        return {"object": "tenant.deleted", "receipt": said, "jws": self.receipt}
+        claims: Mapping[str, Any] = jwt.decode(self.receipt, options={"verify_signature": False})
+        return {"object": "tenant.deleted", "receipt": claims, "jws": self.receipt}
 
     def take_back(self) -> None:
         """Let the tenant be as it was before.

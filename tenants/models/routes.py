@@ -173,8 +173,8 @@ class Route(models.Model):
             completed = eval.runs.filter(status=EvalStatus.COMPLETED, model=option)
             run = completed.defer("metadata", "error").order_by("-ended_at", "-pk").first()
             if run is None:
-                told = f"has no completed run with the model {option}: start one."
-                raise ValidationError(f"The eval {eval.label} {told}")
+                problem = f"has no completed run with the model {option}: start one."
+                raise ValidationError(f"The eval {eval.label} {problem}")
             found.append(run)
         asked = [run.source.get("input_messages") for run in found]
         if any(one != asked[0] for one in asked):

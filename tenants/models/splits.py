@@ -339,13 +339,13 @@ class Split(models.Model):
         if key.tenant_id != self.adapter.tenant_id or not key.usable(timezone.now()):
             raise ValidationError({"shadow_key": "There is no such key, or it can't be used."})
         if Scope.INFERENCE not in key.scopes or not key.may_use(self.adapter.name):
-            said = "This key lacks the scope `inference`, or may not use this adapter."
-            raise ValidationError({"shadow_key": said})
+            message = "This key lacks the scope `inference`, or may not use this adapter."
+            raise ValidationError({"shadow_key": message})
         if self.promotes:
             raise ValidationError({"promotes": "A shadow does not promote by itself."})
         if any(guard.kind == GuardKind.SLOW for guard in self.parsed_guards):
-            said = "A shadow can't have the guard `slow`: copies wait behind other requests."
-            raise ValidationError({"guards": said})
+            message = "A shadow can't have the guard `slow`: copies wait behind other requests."
+            raise ValidationError({"guards": message})
 
     @property
     def is_shadow(self) -> bool:

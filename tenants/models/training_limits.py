@@ -46,8 +46,8 @@ class TrainingRoom:
         limit is less than that."""
         left = self.trained
         ended = [(job.finished_at, job.tokens) for job in self.jobs if job.finished_at is not None]
-        for finished_at, gone in sorted(ended):
-            left -= gone
+        for finished_at, job_tokens in sorted(ended):
+            left -= job_tokens
             if left + tokens <= self.limit:
                 return finished_at + WINDOW
         return None

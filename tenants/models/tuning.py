@@ -141,7 +141,7 @@ class FineTuningJob(models.Model):
     expected_tokens = models.BigIntegerField(db_default=0, default=0)
     """Of the whole training: estimated once the files are read, counted once it begins."""
     waits_until = models.DateTimeField(null=True)
-    """While it is queued for want of the tenant's trained tokens: when it is told so again."""
+    """While it is queued for want of the tenant's trained tokens: when this is reported again."""
     version = models.ForeignKey(AdapterVersion, models.SET_NULL, null=True, related_name="+")
     comparison = models.ForeignKey(Eval, models.SET_NULL, null=True, related_name="+")
     """Of its model with others (`tenants.tuning.comparison`)."""

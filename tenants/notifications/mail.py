@@ -69,25 +69,26 @@ def address(now: datetime) -> None:
     """Create the deliveries to people of fresh notifications that have none yet."""
     fresh = Notification.objects.filter(mailed=False, at__gt=now - FRESH)
     with transaction.atomic():
-        told = list(fresh.select_for_update(skip_locked=True).order_by("at")[:AT_ONCE])
-        for one in told:
+        notifications = list(fresh.select_for_update(skip_locked=True).order_by("at")[:AT_ONCE])
+        for one in notifications:
             people = _recipients(one, now)
             Delivery.objects.bulk_create(Delivery(notification=one, user=who) for who in people)
-        Notification.objects.filter(pk__in=[one.pk for one in told]).update(mailed=True)
+        Notification.objects.filter(pk__in=[one.pk for one in notifications]).update(mailed=True)
 
 
-def _recipients(told: Notification, now: datetime) -> QuerySet[User]:
+def _recipients(notification: Notification, now: datetime) -> QuerySet[User]:
     """The users to email the notification to."""
-    muted = Muted.objects.filter(tenant=told.tenant_id, kinds__contains=[told.kind])
+    muted = Muted.objects.filter(tenant=notification.tenant_id, kinds__contains=[notification.kind])
     of_today = Delivery.objects.filter(
         user=OuterRef("pk"), notification__at__gt=now - timedelta(days=1)
     )
     found = User.objects.filter(is_active=True).exclude(email="")
-    if told.tenant_id is None:
+    if notification.tenant_id is None:
         found = found.filter(is_staff=True)
     else:
-        least = RANK.index(OF_TENANTS[NotificationKind(told.kind)])
-        found = found.filter(memberships__tenant=told.tenant_id, memberships__role__in=RANK[least:])
+        least = RANK.index(OF_TENANTS[NotificationKind(notification.kind)])
+        tenant = notification.tenant_id
+        found = found.filter(memberships__tenant=tenant, memberships__role__in=RANK[least:])
     return (
         found.exclude(pk__in=muted.values("user"))
         .annotate(
@@ -115,24 +116,25 @@ def send(delivery: Delivery) -> None:
     EmailMessage(subject, text, None, [delivery.user.email], headers=headers).send()
 
 
-def described(told: Notification) -> Words:
+def described(notification: Notification) -> Words:
     """A title of the notification, and lines that say more."""
-    kind = NotificationKind(told.kind)
+    kind = NotificationKind(notification.kind)
     try:
-        return WORDS[kind](told.data)
+        return WORDS[kind](notification.data)
     except KeyError:  # another release's data
         return kind.label, []
 
 
-def written(told: Notification) -> tuple[str, str]:
+def written(notification: Notification) -> tuple[str, str]:
     """The subject and the text of the email."""
-    if told.tenant is None:
+    if notification.tenant is None:
         whose, where = "Lorikeet", reverse("operate_notifications")
         why = "You receive this email because you are an operator of this installation."
     else:
-        whose, where = told.tenant.name, reverse("notifications", args=[told.tenant.slug])
-        why = f"You receive this email because you are a member of {told.tenant.name}."
-    title, details = described(told)
+        tenant = notification.tenant
+        whose, where = tenant.name, reverse("notifications", args=[tenant.slug])
+        why = f"You receive this email because you are a member of {tenant.name}."
+    title, details = described(notification)
     lines = [
         f"{title}.", "", *details, *([""] if details else []),
         f"{why} Change your notification settings:", f"{settings.CONSOLE_URL}{where}",
@@ -186,10 +188,10 @@ def _key(data: Data) -> Words:
 
 
 def _engine(data: Data) -> Words:
-    seen = datetime.fromisoformat(data["last_seen_at"])
+    connected_at = datetime.fromisoformat(data["last_seen_at"])
     return (
         f"The engine {data['engine']} was lost",
-        [f"It was last connected on {seen:%-d %B %Y} at {seen:%H:%M} UTC."],
+        [f"It was last connected on {connected_at:%-d %B %Y} at {connected_at:%H:%M} UTC."],
     )
 
 

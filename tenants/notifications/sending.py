@@ -85,9 +85,10 @@ def sign(secrets: Sequence[str], id: str, at: int, body: bytes) -> str:
 
 
 def payload_of(delivery: Delivery) -> dict[str, Any]:
-    told = delivery.notification
-    tenant = {} if told.tenant is None else {"tenant": told.tenant.slug}
-    return {"type": told.kind, "timestamp": told.at.isoformat(), "data": {**tenant, **told.data}}
+    notification = delivery.notification
+    tenant = {} if notification.tenant is None else {"tenant": notification.tenant.slug}
+    data = {**tenant, **notification.data}
+    return {"type": notification.kind, "timestamp": notification.at.isoformat(), "data": data}
 
 
 def claim(now: datetime, in_flight: Collection[Delivery] = ()) -> list[Delivery]:

@@ -104,11 +104,11 @@ def _named(scope: LimitScope) -> dict[str, str]:
 def engines(now: datetime) -> None:
     """Notify of engines that were connected within the last day and are gone without having
     stopped."""
-    gone = EngineCredential.objects.filter(
+    lost = EngineCredential.objects.filter(
         revoked_at=None, stopped_at=None,
         last_seen_at__gt=now - FORGOTTEN_AFTER, last_seen_at__lt=now - LOST_AFTER,
     )  # fmt: skip
-    for one in gone:
+    for one in lost:
         assert one.last_seen_at is not None
         data = {"engine": one.name, "last_seen_at": one.last_seen_at.isoformat()}
         post(NotificationKind.ENGINE_LOST, data, once=f"{one.pk} {one.last_seen_at.isoformat()}")

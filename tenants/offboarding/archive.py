@@ -58,11 +58,11 @@ class ArchiveWriter:
     def lines(self, name: str, rows: Iterable[Mapping[str, Any]]) -> int:
         """Add a file of JSON Lines; returns the number of rows."""
         count = 0
-        with self._member(name, ZIP_DEFLATED) as (member, said):
+        with self._member(name, ZIP_DEFLATED) as (member, entry):
             for row in rows:
                 member.write(msgspec.json.encode(row) + b"\n")
                 count += 1
-            said["rows"] = count
+            entry["rows"] = count
         return count
 
     def copy(self, name: str, source: IO[bytes]) -> None:
@@ -80,11 +80,11 @@ class ArchiveWriter:
 
     @contextmanager
     def _member(self, name: str, method: int) -> Iterator[tuple[_Summing, dict[str, Any]]]:
-        said: dict[str, Any] = {"name": name}
+        entry: dict[str, Any] = {"name": name}
         with self._zip.open(_info(name, method), "w", force_zip64=True) as file:
             member = _Summing(file, self._pulse)
-            yield member, said
-        self.members.append({**said, "bytes": member.size, "sha256": member.digest})
+            yield member, entry
+        self.members.append({**entry, "bytes": member.size, "sha256": member.digest})
 
 
 def _info(name: str, method: int) -> ZipInfo:

@@ -327,12 +327,12 @@ def _end(deletion: TenantDeletion) -> None:
         locked = TenantDeletion.objects.select_for_update().get(pk=deletion.pk)
         if locked.ended_at is None:
             locked.ended_at = timezone.now()
-            locked.receipt = signer().jws(TYPE, _said(locked))
+            locked.receipt = signer().jws(TYPE, _receipt(locked))
             locked.save(update_fields=["ended_at", "receipt"])
     deletion.refresh_from_db()
 
 
-def _said(deletion: TenantDeletion) -> dict[str, Any]:
+def _receipt(deletion: TenantDeletion) -> dict[str, Any]:
     """The receipt. All numbers are integers, as in receipts of requests."""
     months = UsageMonth.objects.filter(tenant=deletion.tenant_id)
     ledger = months.aggregate(requests=Sum("requests", default=0), cost=Sum("cost", default=0))

@@ -135,7 +135,7 @@ def make(export: TenantExport, pulse: Pulse) -> None:
     """
     with blobs.made(export.pk) as file:
         order = ExportOrder(export.tenant, export.asked_by, export.content)
-        write(order, file, lambda said: None, pulse)
+        write(order, file, lambda message: None, pulse)
         size, digest = file.tell(), _digest(file)
     now = timezone.now()
     unfinished = TenantExport.objects.filter(pk=export.pk, finished_at=None)

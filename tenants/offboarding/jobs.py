@@ -92,4 +92,4 @@ def delete_tenant(context: JobContext, deletion_id: int) -> None:
     found = deletion.due().select_related("tenant").filter(pk=deletion_id).first()
     if found is not None:
         pulse = _stopping(context)
-        deletion.run(found, lambda said: pulse())
+        deletion.run(found, lambda message: pulse())

@@ -208,8 +208,8 @@ def _receipts(events: models.QuerySet[UsageEvent]) -> Iterator[Row]:
 
 def _lines(lines: models.QuerySet[BatchLine]) -> Iterator[Row]:
     for line in lines.iterator(chunk_size=LARGE_ROWS):
-        told = {"batch_id": line.batch_id, "number": line.number, "status_code": line.status_code}
-        yield told | {"body": _text(bytes(line.body))}
+        fields = {"batch_id": line.batch_id, "number": line.number, "status_code": line.status_code}
+        yield fields | {"body": _text(bytes(line.body))}
 
 
 def _contents(tenant: Tenant) -> models.QuerySet[StoredContent]:
@@ -221,13 +221,13 @@ def _opened(contents: models.QuerySet[StoredContent]) -> Iterator[Row]:
     """Stored content, decrypted."""
     keys = dict[int, TenantKey]()
     for one in contents.select_related("content_key").iterator(chunk_size=LARGE_ROWS):
-        told = {"kind": one.kind, "name": one.name, "at": one.at, "expires_at": one.expires_at}
+        fields = {"kind": one.kind, "name": one.name, "at": one.at, "expires_at": one.expires_at}
         try:
             text = _key(keys, one.content_key).open(_location(one), bytes(one.data))
         except Unreadable:
-            yield told | {"unreadable": True}
+            yield fields | {"unreadable": True}
         else:
-            yield told | {"text": _text(text)}
+            yield fields | {"text": _text(text)}
 
 
 def _key(known: dict[int, TenantKey], key: ContentKey) -> TenantKey:

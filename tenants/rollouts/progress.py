@@ -159,8 +159,8 @@ def observe(
     old, new = sides(rollout, now)
     gone_s = None
     if not engines.get(rollout.revision.digest):
-        said = rollout.report.get("gone_since")
-        gone_s = (now - datetime.fromisoformat(said)).total_seconds() if said else 0.0
+        gone_since = rollout.report.get("gone_since")
+        gone_s = (now - datetime.fromisoformat(gone_since)).total_seconds() if gone_since else 0.0
     return Observed(
         step_age_s=(now - rollout.stepped_at).total_seconds(),
         old=old,

@@ -27,7 +27,7 @@ _json = msgspec.json.Encoder().encode
 
 
 class RouteFitPlan(msgspec.Struct):
-    """What the child is told: the names of the options, the prices of their prompt and output
+    """The input of the child: the names of the options, the prices of their prompt and output
     tokens in micro-units per million, what they were asked, and the margin and method of the
     route."""
 

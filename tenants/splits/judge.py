@@ -106,11 +106,11 @@ def decide(plan: SplitPlan, guards: Sequence[JudgedGuard]) -> SplitDecision:
         return SplitDecision(Act.HOLD, f"{worse} {rest}")
     if (missing := plan.min_requests - plan.step_requests) > 0:
         requests = "request" if missing == 1 else "requests"
-        said = f"Waits for {missing:,} more {requests} of the candidate at {plan.weight}%."
-        return SplitDecision(Act.HOLD, said)
+        reason = f"Waits for {missing:,} more {requests} of the candidate at {plan.weight}%."
+        return SplitDecision(Act.HOLD, reason)
     if plan.next_weight is not None:
-        said = f"No guard failed in {plan.step_requests:,} requests at {plan.weight}%."
-        return SplitDecision(Act.RAISE, said)
+        reason = f"No guard failed in {plan.step_requests:,} requests at {plan.weight}%."
+        return SplitDecision(Act.RAISE, reason)
     return _at_last_weight(plan, undecided)
 
 

@@ -136,13 +136,13 @@ def _rows(job: FineTuningJob, file: StoredFile, param: str) -> Mapping[str, Any]
         return _refuse(job, param, f"Reading the file exceeded a resource limit ({error}).")
     except (sandbox.Crashed, FileNotFoundError):
         return _refuse(job, param, "The file could not be read.")
-    told = [f"Line {line}: {said}" if line else said for line, said in found["faults"]]
-    for fault in told:
+    faults = [f"Line {line}: {message}" if line else message for line, message in found["faults"]]
+    for fault in faults:
         job.report(short(fault), level="error")
-    if not told:
+    if not faults:
         return found
-    more = f" (and {len(told) - 1} others: see the job's events)" if told[1:] else ""
-    return _refuse(job, param, f"{told[0]}{more}")
+    more = f" (and {len(faults) - 1} others: see the job's events)" if faults[1:] else ""
+    return _refuse(job, param, f"{faults[0]}{more}")
 
 
 def _refuse(job: FineTuningJob, param: str, message: str) -> Mapping[str, Any]:

@@ -206,7 +206,7 @@ class _Group:
                     for message in process.messages():
                         if message is not None:
                             yield from self._take(message)
-                        yield from self._look(process)
+                        yield from self._check_statuses(process)
                         yield from self._fill(process)
                         self._stop_if_done(process)
                 except msgspec.DecodeError:
@@ -273,13 +273,13 @@ class _Group:
             self._stopped = True
             process.kill()
 
-    def _look(self, process: TrainingProcess) -> Iterator[LeftJob]:
+    def _check_statuses(self, process: TrainingProcess) -> Iterator[LeftJob]:
         """Stop jobs that are not to be trained now, and drop those that never are."""
         for name, status in self._statuses().items():
             member = self._members[name]
             if status == TuningStatus.PAUSED:
                 process.tell("stop", name)
-            elif status != TuningStatus.RUNNING or member.took_too_long():
+            elif status != TuningStatus.RUNNING or member.timed_out():
                 process.tell("drop", name)
                 self._dropped[name] = self._members.pop(name)
                 yield LeftJob(member.job)
@@ -293,8 +293,8 @@ class _Group:
         ]
         if running and not self._stopped:
             complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - MAX_LOGGED_BYTES))
-            said = complaints.read().decode(errors="replace").strip()
-            log.error("tuning_process_crashed", jobs=self._jobs, reason=said)
+            error_output = complaints.read().decode(errors="replace").strip()
+            log.error("tuning_process_crashed", jobs=self._jobs, reason=error_output)
         for member in self._members.values():
             again = member.job in running and (self._stopped or not _crashed(member.job))
             yield LeftJob(member.job, unfinished=again)
@@ -369,8 +369,8 @@ class _Member:
         """Remove its folder."""
         rmtree(self.folder)
 
-    def took_too_long(self) -> bool:
-        """Whether it did, with which the job fails."""
+    def timed_out(self) -> bool:
+        """Whether it was trained for too long, with which the job fails."""
         if time.monotonic() - self._began[0] <= settings.TUNING_TIME_S:
             return False
         message = f"Training took longer than {settings.TUNING_TIME_S} s, the maximum."
@@ -383,11 +383,11 @@ class _Member:
         finish = timezone.now() + timedelta(seconds=rest_s)
         if not job.note(metrics=metrics, trained_tokens=message.tokens, estimated_finish=finish):
             return
-        told = f"Step {step}/{total}: training loss={metrics['train_loss']:.4f}"
+        text = f"Step {step}/{total}: training loss={metrics['train_loss']:.4f}"
         if "full_valid_loss" in metrics:
-            told += f", validation loss={metrics['full_valid_loss']:.4f}"
+            text += f", validation loss={metrics['full_valid_loss']:.4f}"
         job.report(
-            told,
+            text,
             {
                 **metrics,
                 "step": step,

@@ -31,7 +31,7 @@ class Owner:
     def joined(self, gateway: str) -> None:
         self.joins += 1
 
-    def heard(self, gateway: str, news: LineNews) -> None:
+    def on_news(self, gateway: str, news: LineNews) -> None:
         if self.fails:
             self.fails = False
             raise LookupError("of no use")

@@ -81,7 +81,7 @@ async def until(condition: Callable[[], Any]) -> None:
 async def test_nothing_is_sent_while_too_many_bytes_are_unwritten(
     lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(runner, "POLL_S", 0.01)
     gateway, database = Gateway(), Database()
     running = RunningBatch(database, gateway, lease)  # type: ignore[arg-type]
     task = asyncio.create_task(running.run())

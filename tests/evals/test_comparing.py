@@ -59,13 +59,13 @@ def test_exchanged_runs_have_the_opposite_difference(a: int, b: int, c: int, d: 
     told, turned = found(a, b, c, d), found(a, c, b, d)
     assert (told.low, told.high) == (-turned.high, -turned.low)
     assert told.low - 1e-9 <= told.value <= told.high + 1e-9
-    assert told.can_be_told == turned.can_be_told
+    assert told.excludes_zero == turned.excludes_zero
 
 
 def test_many_rows_give_a_narrow_interval_and_equal_runs_none() -> None:
-    assert found(5000, 1500, 1900, 1600).can_be_told
-    assert not found(5, 15, 19, 16).can_be_told
-    assert not found(5000, 1500, 1500, 2000).can_be_told
+    assert found(5000, 1500, 1900, 1600).excludes_zero
+    assert not found(5, 15, 19, 16).excludes_zero
+    assert not found(5000, 1500, 1500, 2000).excludes_zero
     assert (found(9, 0, 0, 3).low, found(9, 0, 0, 3).high) == (0.0, 0.0)
     assert (found(0, 0, 3, 0).low, found(0, 0, 3, 0).high) == (1.0, 1.0)
 

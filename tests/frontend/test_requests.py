@@ -307,9 +307,9 @@ def test_a_search_looks_no_further_than_its_horizon(tenant: Tenant, key: ApiKey)
     assert form.is_valid()
     where = Where.of_tenant(tenant)
     first = search(form, where, most=5)
-    assert (list(first.events), first.looked_to) == ([], made[5].started_at)
+    assert (list(first.events), first.searched_to) == ([], made[5].started_at)
     second = search(form, where, first.next, most=5)
-    assert (list(second.events), second.looked_to, second.next) == ([rare], None, "")
+    assert (list(second.events), second.searched_to, second.next) == ([rare], None, "")
 
 
 def test_no_horizon_where_nothing_is_passed_over(tenant: Tenant, key: ApiKey) -> None:
@@ -757,7 +757,7 @@ def test_failed_requests_are_read_from_an_index_of_their_own(
     for where in (Where.of_tenant(tenant), Where.of_tenant(None)):
         # Without the index a search would end after four that succeeded.
         found = where.page(Filter(outcome=outcome), window, None, size=PAGE, most=3)
-        assert [one.id for one in found.events] == [lost.id] and found.looked_to is None
+        assert [one.id for one in found.events] == [lost.id] and found.searched_to is None
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
         events = Filter(outcome=outcome).events(where.events).between(*window).newest()

@@ -21,7 +21,7 @@ from tenants.limits.commands import (
     Left,
     LimitRefused,
     LimitStore,
-    Look,
+    Peek,
     Renew,
     Rooms,
     StoreDown,
@@ -140,7 +140,7 @@ async def refused(store: LimitStore, command: Charge) -> LimitRefused:
 
 
 async def left(store: LimitStore, *scopes: CountedScope) -> list[Left]:
-    answer = await ask(store, Look(scopes))
+    answer = await ask(store, Peek(scopes))
     assert isinstance(answer, Rooms), answer
     return answer.left
 

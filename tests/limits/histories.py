@@ -32,7 +32,7 @@ from tenants.limits.commands import (
     Keep,
     LimitCounts,
     LimitRefused,
-    Look,
+    Peek,
     Release,
     Renew,
     Rooms,
@@ -425,7 +425,7 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def rooms_agree(self) -> None:
         if hasattr(self, "model"):
-            rooms, *counts = self.ask_all(Look(SCOPES), *map(commands.Count, SCOPES))
+            rooms, *counts = self.ask_all(Peek(SCOPES), *map(commands.Count, SCOPES))
             assert isinstance(rooms, Rooms)
             assert [each.remaining for each in rooms.left] == list(self.rooms())
             assert counts == [LimitCounts(list(self.counted(scope))) for scope in SCOPES]

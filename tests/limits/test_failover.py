@@ -17,7 +17,7 @@ from inference.interfaces.directory import Grant
 from inference.link.accounts import Usage
 from tenants.limits.commands import (
     AnyCommand,
-    Look,
+    Peek,
     Release,
     Renew,
     Rooms,
@@ -385,7 +385,7 @@ async def test_ends_that_redis_cannot_be_told_are_left_to_the_lease(clock: Clock
 async def test_answers_come_back_to_those_who_asked(redis_server: RedisServer) -> None:
     store = RedisStore(redis_server.url, timeout_s=TIMEOUT_S)
     scopes = [scope(f"t{n}", requests_per_minute=1000 + n) for n in range(700)]
-    looks = await asyncio.gather(*(store.run(Look((each,)), Look((each,))) for each in scopes))
+    looks = await asyncio.gather(*(store.run(Peek((each,)), Peek((each,))) for each in scopes))
     for number, answers in enumerate(looks):
         assert len(answers) == 2
         for answer in answers:
@@ -412,15 +412,15 @@ async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> 
 async def test_late_answers_of_redis_are_discarded(mortal_redis: RedisServer) -> None:
     """What a thawed Redis answers to old commands is not taken for the answer to a new one."""
     store = RedisStore(mortal_redis.url, timeout_s=TIMEOUT_S)
-    await store.run(Look(()))
+    await store.run(Peek(()))
     mortal_redis.freeze()
     store.timeout_s = SOON_S
     for number in range(3):
         with pytest.raises(StoreDown):
-            await store.run(Look((scope(f"t{number}", requests_per_minute=number),)))
+            await store.run(Peek((scope(f"t{number}", requests_per_minute=number),)))
     store.timeout_s = TIMEOUT_S
     mortal_redis.thaw()
-    answer = await ask(store, Look((scope("t9", requests_per_minute=9),)))
+    answer = await ask(store, Peek((scope("t9", requests_per_minute=9),)))
     assert isinstance(answer, Rooms) and answer.left[0].limit == 9
     await store.close()
 

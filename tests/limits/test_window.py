@@ -85,8 +85,8 @@ def test_empty_at_is_when_the_newest_second_leaves() -> None:
     assert window.empty_at() == 110 + GONE_S
     window.give_back(110, 7)
     assert window.empty_at() == 100 + GONE_S
-    assert not window.gone(110 + WINDOW_S)
-    assert window.gone(110 + GONE_S)
+    assert not window.expired(110 + WINDOW_S)
+    assert window.expired(110 + GONE_S)
 
 
 arrivals = st.lists(

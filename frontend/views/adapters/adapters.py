@@ -31,7 +31,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk
 from frontend.lists import Sort, older_page_of, page_of
-from frontend.pages import refusals_told, tenant_page
+from frontend.pages import refusals_as_messages, tenant_page
 from frontend.views.adapters.fingerprints import fingerprint, not_modified
 from frontend.views.adapters.split_figures import gates_of, splits_of, with_splits
 from frontend.views.adapters.traffic import (
@@ -154,8 +154,9 @@ def _list(
     request: HttpRequest, caller: Caller, upload: Mapping[str, Any], status: int = 200
 ) -> HttpResponse:
     """Render the list of adapters; `upload` is the context of its upload dialog."""
-    seen = fingerprint(caller.tenant)  # before the rest is read, which must not be older
-    if not_modified(request, seen):
+    # Before the rest is read, which must not be older.
+    page_fingerprint = fingerprint(caller.tenant)
+    if not_modified(request, page_fingerprint):
         return HttpResponseNotModified()
     form = FilterForm(request.GET)
     form.is_valid()
@@ -180,7 +181,7 @@ def _list(
         "largest_upload": max((one.length_bytes for one in unfinished), default=0),
         "storage": Storage.of(caller.tenant),
         "base_models": BaseModel.objects.values_list("name", flat=True),
-        "fingerprint": seen,
+        "fingerprint": page_fingerprint,
         **uploading(request, caller),
         **upload,
     }
@@ -304,12 +305,12 @@ def _rows(tenant: Tenant, adapters: Sequence[Any]) -> list[AdapterRow]:
 
     def row(adapter: Any) -> AdapterRow:
         version: Any = by_adapter.get(adapter.pk)
-        told = adapter, adapter.updated, traffic[adapter.name]
+        fields = adapter, adapter.updated, traffic[adapter.name]
         if version is None:
-            return AdapterRow(*told)
+            return AdapterRow(*fields)
         name = lora_name(tenant.slug, adapter.name, version.live_digest or "")
         reason = (version.reason or "") if version.state == State.REJECTED else ""
-        return AdapterRow(*told, version, reason, version.live, holding.get(name, []))
+        return AdapterRow(*fields, version, reason, version.live, holding.get(name, []))
 
     return [row(one) for one in adapters]
 
@@ -330,8 +331,9 @@ def find(caller: Caller, name: str) -> Adapter:
 def _page(
     request: HttpRequest, caller: Caller, adapter: Adapter, form: PromoteForm
 ) -> HttpResponse:
-    seen = fingerprint(caller.tenant)  # before the rest is read, which must not be older
-    if not_modified(request, seen):
+    # Before the rest is read, which must not be older.
+    page_fingerprint = fingerprint(caller.tenant)
+    if not_modified(request, page_fingerprint):
         return HttpResponseNotModified()
     versions = adapter.versions.select_related("created_by").defer("config", "report")
     rows, last = older_page_of(request, versions, VERSIONS, by="number")
@@ -348,7 +350,7 @@ def _page(
         "gates": gates_of(adapter),
         "may_pin": caller.may(Permission.OPERATE),
         "may_try": caller.may(Permission.USE_PLAYGROUND),
-        "fingerprint": seen,
+        "fingerprint": page_fingerprint,
         "bulk": [
             ARCHIVE.of("adapters-archive-some", caller.tenant.slug, adapter.name),
             DELETE.of("adapters-remove-some", caller.tenant.slug, adapter.name),
@@ -409,7 +411,7 @@ def promote(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     if not form.is_valid():
         return _page(request, caller, found, form)
     version, alias = form.cleaned_data["version"], form.cleaned_data["alias"]
-    with refusals_told(request):
+    with refusals_as_messages(request):
         found.promote(version, alias)
         messages.success(request, f"“{alias}” points at version {version.number}. {PINNED}")
     return redirect("adapters-one", caller.tenant.slug, name)
@@ -423,7 +425,7 @@ PINNED = "Open streams stay on the version they started with."
 def roll_back(request: HttpRequest, caller: Caller, name: str, alias: str) -> HttpResponse:
     """Point the alias at its previous version."""
     pointer = _alias(caller, name, alias)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         pointer.roll_back()
         number = pointer.version.number
         messages.success(request, f"“{alias}” is back at version {number}. {PINNED}")
@@ -451,8 +453,8 @@ def pin(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     found = find(caller, name)
     found.pinned = request.POST.get("pinned") == "yes"
     found.save(update_fields=["pinned"])
-    said = "Engines keep its live version loaded." if found.pinned else "It is no longer pinned."
-    messages.success(request, said)
+    message = "Engines keep its live version loaded." if found.pinned else "It is no longer pinned."
+    messages.success(request, message)
     return redirect("adapters-one", caller.tenant.slug, name)
 
 
@@ -461,7 +463,7 @@ def pin(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
 def retire(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     """Delete an adapter without aliases, with its versions and files."""
     found = find(caller, name)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         found.retire()
         messages.success(request, f"The adapter “{name}” is deleted.")
         return redirect("adapters", caller.tenant.slug)

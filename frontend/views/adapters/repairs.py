@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST
 from frontend.pages import tenant_page
 from tenants.permissions import Caller, Permission
 
-SAID = {
+REPAIR_MESSAGES = {
     "once": "Malformed answers are asked for again, once.",
     "never": "Malformed answers are no longer asked for again.",
 }
@@ -23,5 +23,5 @@ def choose(request: HttpRequest, caller: Caller) -> HttpResponse:
     tenant = caller.tenant
     tenant.repair = "once" if request.POST.get("repair") == "once" else "never"
     tenant.save(update_fields=["repair"])
-    messages.success(request, SAID[tenant.repair])
+    messages.success(request, REPAIR_MESSAGES[tenant.repair])
     return redirect("adapters", tenant.slug)

@@ -12,7 +12,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from frontend.pages import refusals_told, tenant_page
+from frontend.pages import refusals_as_messages, tenant_page
 from frontend.views.adapters.fingerprints import hashed, not_modified
 from frontend.views.adapters.gates import EvalField
 from tenants.errors import TooManyRoutes
@@ -92,8 +92,10 @@ def routes(request: HttpRequest, caller: Caller) -> HttpResponse:
     except ValidationError as error:
         form.add_error(None, [*error.messages])
         return _list(request, caller, form)
-    said = f"Requests for “{made.name}” are answered by {made.answers_if_off} until it is fitted."
-    messages.success(request, said)
+    message = (
+        f"Requests for “{made.name}” are answered by {made.answers_if_off} until it is fitted."
+    )
+    messages.success(request, message)
     return redirect("adapters-route", caller.tenant.slug, made.name)
 
 
@@ -112,8 +114,8 @@ def route(request: HttpRequest, caller: Caller, route: str) -> HttpResponse:
 
 
 def _page(request: HttpRequest, caller: Caller, found: Route, form: RouteFitForm) -> HttpResponse:
-    seen = hashed(found.fit, found.is_on, found.reason, found.is_being_fitted)
-    if not_modified(request, seen):
+    page_fingerprint = hashed(found.fit, found.is_on, found.reason, found.is_being_fitted)
+    if not_modified(request, page_fingerprint):
         return HttpResponseNotModified()
     options = found.report["options"] if found.report else []
     context = {
@@ -123,7 +125,7 @@ def _page(request: HttpRequest, caller: Caller, found: Route, form: RouteFitForm
         "allowed": -found.margin,
         "form": form,
         "may_edit": caller.may(EDIT),
-        "fingerprint": seen,
+        "fingerprint": page_fingerprint,
     }
     return render(request, "adapters/route.html", context, status=422 if form.errors else 200)
 
@@ -136,7 +138,7 @@ def fit(request: HttpRequest, caller: Caller, route: str) -> HttpResponse:
     if not form.is_valid():
         return _page(request, caller, found, form)
     try:
-        with refusals_told(request):
+        with refusals_as_messages(request):
             fit_later(found, form.cleaned_data["eval"])
             messages.success(request, "The route is being fitted.")
     except ValidationError as error:
@@ -150,7 +152,7 @@ def fit(request: HttpRequest, caller: Caller, route: str) -> HttpResponse:
 def turn(request: HttpRequest, caller: Caller, route: str, on: bool) -> HttpResponse:
     """Turn a route on or off."""
     found = _found(caller, route)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         if on:
             found.turn_on()
         else:

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from frontend.pages import refusals_told, tenant_page
+from frontend.pages import refusals_as_messages, tenant_page
 from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, VersionField, find
 from frontend.views.adapters.split_figures import STICKY
 from inference.splitting import StickyBy
@@ -166,8 +166,8 @@ def start(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
         form.add_error(None, [*error.messages])
         return _form_page(request, found, form)
     what = "copies of a share" if form.cleaned_data["shadow_key"] else "a share"
-    said = f"Version {candidate.number} gets {what} of “{alias.name}” from now on."
-    messages.success(request, said)
+    message = f"Version {candidate.number} gets {what} of “{alias.name}” from now on."
+    messages.success(request, message)
     return redirect("adapters-one", caller.tenant.slug, name)
 
 
@@ -191,10 +191,10 @@ def weigh(request: HttpRequest, caller: Caller, name: str, pk: int) -> HttpRespo
     if not form.is_valid():
         messages.error(request, f"The weight must be a whole number from 0 to {MAX_WEIGHT}.")
         return redirect("adapters-one", caller.tenant.slug, name)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         found.set_weight(form.cleaned_data["weight"], "The weight was set.")
-        said = f"Version {found.candidate.number} gets {found.weight}% from now on."
-        messages.success(request, said)
+        message = f"Version {found.candidate.number} gets {found.weight}% from now on."
+        messages.success(request, message)
     return redirect("adapters-one", caller.tenant.slug, name)
 
 
@@ -203,7 +203,7 @@ def weigh(request: HttpRequest, caller: Caller, name: str, pk: int) -> HttpRespo
 def act(request: HttpRequest, caller: Caller, name: str, pk: int, what: str) -> HttpResponse:
     """Pause, resume, evaluate, promote or stop a split."""
     found = get_object_or_404(find(caller, name).splits.select_related("candidate"), pk=pk)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         if what == "evaluate":
             required.evaluate(found, caller, actor_of(request))
             messages.success(request, "The eval is run on the candidate.")

@@ -31,7 +31,7 @@ from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth
 from tenants.models.usage.outcomes import STRUCTURES
 from tenants.utc import month_start
 
-LOOKED_BACK = timedelta(days=7)
+LOOKBACK = timedelta(days=7)
 """The period over which versions are compared."""
 
 
@@ -145,9 +145,9 @@ def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, AdapterT
 
 
 def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[int, AdapterTraffic]:
-    """Traffic over LOOKED_BACK, by the version's row id, with its days in order."""
+    """Traffic over LOOKBACK, by the version's row id, with its days in order."""
     found = {version.pk: AdapterTraffic() for version in versions}
-    since = last_day()[0] - LOOKED_BACK
+    since = last_day()[0] - LOOKBACK
     hours = RequestHour.objects.filter(tenant=tenant, at__gte=since, version__in=list(found))
     by_day = hours.annotate(day=TruncDay("at", tzinfo=UTC))
     for row in _sums(by_day, "version", "day"):

@@ -15,7 +15,7 @@ from frontend import bulk
 from frontend.formats import duration, rate
 from frontend.formats import number as number_of
 from frontend.lists import id_in_url
-from frontend.pages import refusals_told, tenant_page
+from frontend.pages import refusals_as_messages, tenant_page
 from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
 from frontend.views.adapters.fingerprints import fingerprint, not_modified
 from frontend.views.adapters.traffic import AdapterTraffic, of_versions
@@ -48,11 +48,14 @@ class Stage:
 def version(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """The page of a version."""
     # Before the rest is read: otherwise the page would never learn of a change in between.
-    seen = fingerprint(caller.tenant, find(caller, name, number))
-    if not_modified(request, seen):
+    page_fingerprint = fingerprint(caller.tenant, find(caller, name, number))
+    if not_modified(request, page_fingerprint):
         return HttpResponseNotModified()
     found = find(caller, name, number)
-    context = _context(caller, found) | {"known": "known" in request.GET, "fingerprint": seen}
+    context = _context(caller, found) | {
+        "known": "known" in request.GET,
+        "fingerprint": page_fingerprint,
+    }
     return render(request, "adapters/version.html", context)
 
 
@@ -112,7 +115,7 @@ def comparison(
     before: AdapterVersion | None,
     traffic: Mapping[int, AdapterTraffic],
 ) -> list[Compared]:
-    """The traffic of both over LOOKED_BACK; empty if there is no version before."""
+    """The traffic of both over LOOKBACK; empty if there is no version before."""
     if before is None:
         return []
     one, other = traffic[version.pk], traffic[before.pk]
@@ -180,10 +183,10 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str, st
     """Each key that differs, with both values as text; empty where a side lacks the key."""
     keys = sorted(old.keys() | new.keys())
     differing = [key for key in keys if old.get(key) != new.get(key)]
-    return [(key, _said(old.get(key)), _said(new.get(key))) for key in differing]
+    return [(key, _value_text(old.get(key)), _value_text(new.get(key))) for key in differing]
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, bool):
@@ -201,7 +204,7 @@ def _said(value: Any) -> str:
 def archive(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """Take the version out of service."""
     found = find(caller, name, number)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         found.archive()
         messages.success(request, f"Version {number} is archived. Engines unload it.")
     return redirect("adapters-version", caller.tenant.slug, name, number)
@@ -211,7 +214,7 @@ def archive(request: HttpRequest, caller: Caller, name: str, number: int) -> Htt
 @tenant_page(EDIT)
 def remove(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """Delete the version with its files."""
-    with refusals_told(request):
+    with refusals_as_messages(request):
         find(caller, name, number).remove()
         messages.success(request, f"Version {number} is deleted.")
         return redirect("adapters-one", caller.tenant.slug, name)

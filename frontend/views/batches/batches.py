@@ -126,8 +126,8 @@ def state(tenant: Tenant, batch_id: str) -> dict[str, Any]:
 
 def _fingerprint(rows: Iterable[Batch]) -> str:
     """A value that changes whenever the list does, apart from its relative times."""
-    told = [(row.pk, row.status, row.done) for row in rows]
-    return hashed(told)
+    states = [(row.pk, row.status, row.done) for row in rows]
+    return hashed(states)
 
 
 def _of(tenant: Tenant, batch_id: str) -> Batch:

@@ -87,8 +87,8 @@ class BatchForm(forms.Form):
         if not self.errors and bool(file) == bool(upload):
             self.add_error("file", "Choose a file here, or one to upload, not both.")
         if upload and upload.size > MAX_BYTES:
-            told = f"The file has {size(upload.size)}. A batch can have {size(MAX_BYTES)}."
-            self.add_error("upload", told)
+            message = f"The file has {size(upload.size)}. A batch can have {size(MAX_BYTES)}."
+            self.add_error("upload", message)
         return given
 
     def start(self, tenant: Tenant) -> Batch | None:

@@ -88,5 +88,5 @@ def eval_of(tenant: Tenant, eval_id: str) -> Eval:
 
 def fingerprint_of(runs: Iterable[EvalRun], *more: object) -> str:
     """A value that changes whenever what is shown of the runs does, apart from times."""
-    told = [(run.pk, run.status, run.stage, run.total) for run in runs]
-    return hashed(told, more)
+    states = [(run.pk, run.status, run.stage, run.total) for run in runs]
+    return hashed(states, more)

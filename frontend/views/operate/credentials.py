@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk, shown_once
 from frontend.lists import older_page_of
-from frontend.pages import operator_page, refusals_told
+from frontend.pages import operator_page, refusals_as_messages
 from tenants.errors import CredentialExists
 from tenants.models import EngineCredential, User
 
@@ -77,7 +77,7 @@ def credentials(request: HttpRequest) -> HttpResponse:
 def rotate(request: HttpRequest, pk: int) -> HttpResponse:
     """Replace the secret; the old one stops working at once."""
     credential = get_object_or_404(EngineCredential, pk=pk)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         return _showing(request, credential.rotate())
     return redirect(LIST)
 

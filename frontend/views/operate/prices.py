@@ -20,7 +20,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.formats import utc
 from frontend.lists import id_in_url, older_than, page_of, words_of
-from frontend.pages import operator_page, refusals_told
+from frontend.pages import operator_page, refusals_as_messages
 from frontend.times import MinuteField
 from inference.interfaces.directory import MICRO
 from tenants.models import Adapter, BaseModel, Price
@@ -183,8 +183,8 @@ def prices(request: HttpRequest) -> HttpResponse:
     if (price := form.save()) is None:
         return _list(request, form)
     if price.starts_at > timezone.now():
-        told = f"It takes effect on {utc(price.starts_at)}, and can be withdrawn until then."
-        messages.success(request, f"Price scheduled. {told}")
+        detail = f"It takes effect on {utc(price.starts_at)}, and can be withdrawn until then."
+        messages.success(request, f"Price scheduled. {detail}")
     else:
         messages.success(request, "Price set. It is in force.")
     return redirect("operate_prices")
@@ -195,7 +195,7 @@ def prices(request: HttpRequest) -> HttpResponse:
 def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     """Withdraw a price that is not in force yet."""
     price = get_object_or_404(Price, pk=pk)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         price.withdraw()
         messages.success(request, "Price withdrawn.")
     return redirect("operate_prices")

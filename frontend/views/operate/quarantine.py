@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from frontend import bulk
 from frontend.lists import older_page_of
-from frontend.pages import operator_page, refusals_told
+from frontend.pages import operator_page, refusals_as_messages
 from inference.link.accounts import LedgerEntry
 from tenants.billing import decisions
 from tenants.models import ApiKey, QuarantinedEntry, Tenant, User
@@ -102,7 +102,7 @@ def bill(request: HttpRequest, pk: int) -> HttpResponse:
     """Bill the entry after all."""
     entry = get_object_or_404(QuarantinedEntry, pk=pk)
     assert isinstance(request.user, User)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         decisions.bill(entry, request.user, actor_of(request))
         messages.success(request, f"The request {entry.request_id} is billed.")
     return redirect("operate_quarantine")
@@ -114,7 +114,7 @@ def dismiss(request: HttpRequest, pk: int) -> HttpResponse:
     """Dismiss the entry: nobody is billed for it."""
     entry = get_object_or_404(QuarantinedEntry, pk=pk)
     assert isinstance(request.user, User)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         decisions.dismiss(entry, request.user)
         messages.success(request, f"The entry of the request {entry.request_id} is dismissed.")
     return redirect("operate_quarantine")

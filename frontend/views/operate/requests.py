@@ -49,14 +49,14 @@ def requests(request: HttpRequest) -> HttpResponse:
     """The list, newest first."""
     models = models_of(None)
     form = InstallationFilter(request.GET, models=models, engines=engines_offered())
-    found, tenant, told = FoundRows(), None, None
+    found, tenant, totals = FoundRows(), None, None
     if form.is_valid():
         tenant = form.cleaned_data["tenant"]
         found = search(form, Where.of_tenant(tenant), request.GET.get("before", ""))
-        told = None if form.id else counts(form.filter, form.window(timezone.now()), tenant)
+        totals = None if form.id else counts(form.filter, form.window(timezone.now()), tenant)
     context = context_of(request, form, found) | {
         "rows": rows_of(found),
-        "counts": told,
+        "counts": totals,
         "all_tenants": True,
         "live_tenant": tenant.slug if tenant else "",
         "models": models,

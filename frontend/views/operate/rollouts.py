@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
-from frontend.pages import operator_page, refusals_told
+from frontend.pages import operator_page, refusals_as_messages
 from frontend.views.operate import models
 from frontend.views.operate.rollout_form import RolloutForm
 from tenants.models import (
@@ -68,7 +68,7 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
     form = RolloutForm(base_model, request.POST)
     if not form.is_valid():
         return models.page(request, base_model, rollout_form=form)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         made = Rollout.objects.start(created_by=request.user, **form.cleaned_data)
         messages.success(request, "Rollout started. Adapters are tested before tenants move.")
         return redirect("operate_rollouts-one", made.pk)
@@ -80,7 +80,7 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
 def step(request: HttpRequest, rollout: int, what: str) -> HttpResponse:
     """Pause, resume, finish or abort it."""
     found = _find(rollout)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         getattr(found, what)()
         messages.success(request, f"The rollout is {found.state}.")
     return redirect("operate_rollouts-one", found.pk)
@@ -94,7 +94,7 @@ def weigh(request: HttpRequest, rollout: int) -> HttpResponse:
     form = WeightForm(request.POST)
     if not form.is_valid():
         return _page(request, found, weight_form=form)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         found.set_weight(form.cleaned_data["weight"])
         messages.success(request, f"The weight is {found.weight}%.")
     return redirect("operate_rollouts-one", found.pk)
@@ -127,7 +127,7 @@ def drop_turn(request: HttpRequest, rollout: int, pk: int) -> HttpResponse:
 def stand(request: HttpRequest, pk: int, standing: str) -> HttpResponse:
     """Set a revision's standing, for all tenants at once."""
     revision = get_object_or_404(PoolRevision, pk=pk)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         revision.stand(Standing(standing))
         messages.success(request, f"{revision.short} is now {revision.standing}.")
     return redirect("operate_models-one", revision.base_model_id)
@@ -136,15 +136,15 @@ def stand(request: HttpRequest, pk: int, standing: str) -> HttpResponse:
 def state(pk: int) -> dict[str, Any]:
     """Context of the live part of the page."""
     found = _find(pk)
-    told = progress.report(found)
+    report = progress.report(found)
     engines = GatewayProcess.objects.engines_of()
     return {
         "rollout": found,
         "rollout_query": f"rollout={pk}",
-        "progress": told,
+        "progress": report,
         "engines": engines.get(found.revision.digest, 0),
         "steps": [(weight, weight <= found.weight) for weight in found.steps],
-        "allowed_percent": told["old"]["error_percent"] + found.max_error_percent,
+        "allowed_percent": report["old"]["error_percent"] + found.max_error_percent,
     }
 
 

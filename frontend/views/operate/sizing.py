@@ -172,8 +172,8 @@ def sizing(request: HttpRequest) -> HttpResponse:
 
 def capitalised(error: CannotSize) -> str:
     """The error as a sentence."""
-    said = str(error)
-    return f"{said[:1].upper()}{said[1:]}."
+    text = str(error)
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _page(

@@ -19,7 +19,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk
 from frontend.lists import Sort, page_of, words_of
-from frontend.pages import operator_page, refusals_told
+from frontend.pages import operator_page, refusals_as_messages
 from frontend.views.limits import shown
 from tenants.adapters.quota import Storage
 from tenants.limits import ceilings
@@ -208,7 +208,7 @@ def _set_status(
     request: HttpRequest, slug: str, status: Tenant.Status, follows: str
 ) -> HttpResponse:
     tenant = get_object_or_404(Tenant, slug=slug)
-    with refusals_told(request):
+    with refusals_as_messages(request):
         tenant.set_status(status)
         messages.success(request, f"{tenant.name} is {status}. {follows}")
     return redirect("operate_tenants-edit", tenant.slug)

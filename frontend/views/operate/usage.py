@@ -81,8 +81,8 @@ def margins(
     hourly = "" if whole.per_hour is None else f"{money(whole.per_hour)} revenue per hour"
     stats = [Stat("Engine hours", f"{whole.hours:,.1f}", hourly)]
     if whole.left is not None:
-        told = f"{signed_money(whole.left)} after {money(whole.spent)} for engines"
-        stats.append(Stat("Margin", percent(whole.share), told))
+        detail = f"{signed_money(whole.left)} after {money(whole.spent)} for engines"
+        stats.append(Stat("Margin", percent(whole.share), detail))
     if asked.by != "base_model":
         return stats, None
     earned = {row["base_model"]: int(row["cost"]) for row in rows}

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from frontend import bulk, shown_once
 from frontend.lists import older_page_of, words_of
-from frontend.pages import operator_page, refusals_told
+from frontend.pages import operator_page, refusals_as_messages
 from tenants.models import User
 
 WHO = {
@@ -23,7 +23,7 @@ WHO = {
     "inactive": ("Cannot sign in", Q(is_active=False)),
 }
 """Filters of the list: title and condition, by their value in the URL."""
-SAID = {
+ACCESS_CHANGES = {
     ("active", True): "can sign in again",
     ("active", False): "can no longer sign in",
     ("operator", True): "is an operator now",
@@ -57,9 +57,9 @@ def set_access(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     """Enable or disable an account (which signs the user out at once), or grant or withdraw
     operator rights: `what` is `active` or `operator`."""
     user, yes = get_object_or_404(User, pk=pk), request.POST.get(what) == "yes"
-    with refusals_told(request):
+    with refusals_as_messages(request):
         user.set_access(**{what: yes})
-        messages.success(request, f"{user.username} {SAID[what, yes]}.")
+        messages.success(request, f"{user.username} {ACCESS_CHANGES[what, yes]}.")
     return redirect("operate_users")
 
 

@@ -105,13 +105,13 @@ class Rejections:
         newest = AdapterVersion.objects.filter(adapter=OuterRef("adapter")).order_by("-number")
         found = AdapterVersion.objects.filter(adapter__tenant=OuterRef("pk"), state=State.REJECTED)
         found = found.filter(pk=newest.values("pk")[:1])
-        told = JSONObject(
+        fields = JSONObject(
             adapter="adapter__name", number="number", reason="report__findings__0__message"
         )
         count = found.order_by().values("adapter__tenant").annotate(count=Count("pk"))
         return {
             "count": count.values("count"),
-            "last": found.order_by("-created_at").values(told=told)[:1],
+            "last": found.order_by("-created_at").values(fields=fields)[:1],
         }
 
 

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from frontend import bulk
 from frontend.lists import id_in_url, older_than, page_of, words_of
-from frontend.pages import member_to_save, refusals_told, tenant_page
+from frontend.pages import member_to_save, refusals_as_messages, tenant_page
 from frontend.playground import saved
 from frontend.playground.saved import Draft
 from frontend.views.playground.playground import show
@@ -158,7 +158,7 @@ def copy(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
     """Copy a shared conversation into a new one of the caller's own."""
     kept = _shared(caller, link)
     member = member_to_save(caller, "conversations")
-    with refusals_told(request):
+    with refusals_as_messages(request):
         own = Conversation.objects.keep(member, kept.title, kept.panes)
         messages.success(request, "This is your copy. The original is unchanged.")
         return redirect("playground-conversation", caller.tenant.slug, own.pk)
@@ -187,10 +187,10 @@ def _draft(request: HttpRequest) -> Draft:
 
 def _title(draft: Draft) -> str:
     """The given title, else the beginning of the conversation."""
-    said = (node.content for pane in draft.panes for node in pane.nodes)
+    contents = (node.content for pane in draft.panes for node in pane.nodes)
     if title := " ".join(draft.title.replace("\0", "").split()):
         return title[:MAX_TITLE]
-    words = " ".join(next(said, "").replace("\0", "").split())
+    words = " ".join(next(contents, "").replace("\0", "").split())
     cut = words if len(words) <= TITLE_CHARS else words[: TITLE_CHARS - 1] + "…"
     return cut or "Conversation"
 

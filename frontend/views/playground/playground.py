@@ -101,8 +101,8 @@ def _aliases(tenant: Tenant) -> tuple[Names, Names]:
     that chat, last changed first."""
     found = Alias.objects.filter(adapter__tenant=tenant)
     found = found.filter(adapter__base_model__in=BaseModel.objects.that_chat())
-    told = found.annotate(is_live=Q(name=LIVE)).order_by("-is_live", "-changed_at")
-    named = told.values_list("adapter__name", "name", "version__number")[: 2 * MAX_NAMES]
+    found = found.annotate(is_live=Q(name=LIVE)).order_by("-is_live", "-changed_at")
+    named = found.values_list("adapter__name", "name", "version__number")[: 2 * MAX_NAMES]
     adapters, aliases = [], []
     for adapter, name, number in named:
         if name == LIVE:
@@ -117,8 +117,8 @@ def _versions(tenant: Tenant) -> Names:
     live = Alias.objects.filter(adapter=OuterRef("adapter"), name=LIVE)
     ready = AdapterVersion.objects.filter(adapter__tenant=tenant, state=State.READY)
     ready = ready.filter(adapter__base_model__in=BaseModel.objects.that_chat())
-    told = ready.annotate(live=Subquery(live.values("version__number")))
-    found = told.order_by("-created_at").values_list("adapter__name", "number", "live")[:MAX_NAMES]
+    ready = ready.annotate(live=Subquery(live.values("version__number"))).order_by("-created_at")
+    found = ready.values_list("adapter__name", "number", "live")[:MAX_NAMES]
     return [(f"{name}@{number}", _badge(number, live)) for name, number, live in found]
 
 

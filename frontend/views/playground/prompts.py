@@ -106,7 +106,7 @@ def usable(caller: Caller) -> list[dict[str, Any]]:
     if caller.role is None:
         return []
     found = SavedPrompt.objects.usable_by(caller.tenant, caller.user).defer("text", "system")
-    return [_told(one, caller) for one in found[:MAX_LISTED]]
+    return [_summary(one, caller) for one in found[:MAX_LISTED]]
 
 
 def usable_sets(caller: Caller) -> list[dict[str, Any]]:
@@ -116,10 +116,10 @@ def usable_sets(caller: Caller) -> list[dict[str, Any]]:
     count = Func("prompts", function="jsonb_array_length", output_field=IntegerField())
     sets = PromptSet.objects.usable_by(caller.tenant, caller.user).defer("prompts")
     found = sets.annotate(count=count)[:MAX_LISTED]
-    return [_told(one, caller) | {"count": one.count} for one in found]
+    return [_summary(one, caller) | {"count": one.count} for one in found]
 
 
-def _told(one: Shared, caller: Caller) -> dict[str, Any]:
+def _summary(one: Shared, caller: Caller) -> dict[str, Any]:
     user = one.member.user
     by = "" if user == caller.user else user.get_username()
     return {"id": one.pk, "name": one.name, "shared": one.shared, "by": by}
@@ -132,7 +132,7 @@ def prompt(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     if caller.role is None:
         raise Http404
     found = get_object_or_404(SavedPrompt.objects.usable_by(caller.tenant, caller.user), pk=pk)
-    return JsonResponse(_told(found, caller) | {"text": found.text, "system": found.system})
+    return JsonResponse(_summary(found, caller) | {"text": found.text, "system": found.system})
 
 
 @require_POST
@@ -141,7 +141,7 @@ def save(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Save a prompt; one of the caller's with the same name is replaced."""
 
     def keep(member: Membership, given: dict[str, Any]) -> dict[str, Any]:
-        return _told(SavedPrompt.objects.keep(member, **given), caller)
+        return _summary(SavedPrompt.objects.keep(member, **given), caller)
 
     return _kept(caller, PromptForm(request.POST), keep)
 
@@ -153,8 +153,8 @@ def prompts_of(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     with the version that it means now, with which the set is run."""
     found = _usable_set(caller, pk)
     models = [_version_of(caller, name) for name in request.GET.getlist("model")[:MAX_COMPARED]]
-    told = {"prompts": found.prompts, "models": models, "scores": _scores(found)}
-    return JsonResponse(_told(found, caller) | told)
+    details = {"prompts": found.prompts, "models": models, "scores": _scores(found)}
+    return JsonResponse(_summary(found, caller) | details)
 
 
 def _usable_set(caller: Caller, pk: int) -> PromptSet:
@@ -215,7 +215,7 @@ def save_set(request: HttpRequest, caller: Caller) -> HttpResponse:
         made = PromptSet.objects.keep(member, **given)
         if known is not None and known.prompts != made.prompts:
             made.runs.all().delete()
-        return _told(made, caller) | {"count": len(made.prompts)}
+        return _summary(made, caller) | {"count": len(made.prompts)}
 
     return _kept(caller, SetForm(request.POST), keep)
 

@@ -129,8 +129,8 @@ def _bars(
     at = EPOCH + (start - EPOCH) // step * step
     while at < end:
         row = rows.get(at) or dict.fromkeys(("requests", "failed", "refused"), 0)
-        told = (row["requests"], row["failed"], row["refused"])
-        bars.append(RequestBar(at, at + step, *told, x=len(bars) * WIDTH, unit=unit))
+        figures = (row["requests"], row["failed"], row["refused"])
+        bars.append(RequestBar(at, at + step, *figures, x=len(bars) * WIDTH, unit=unit))
         at += step
     return bars
 

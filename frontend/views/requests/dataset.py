@@ -39,10 +39,10 @@ def save(request: HttpRequest, caller: Caller) -> HttpResponse:
     except InferenceError as refused:
         messages.error(request, refused.message)
         return redirect("requests", slug)
-    return _told(request, found, slug, query)
+    return _report(request, found, slug, query)
 
 
-def _told(request: HttpRequest, found: Dataset, slug: str, query: str) -> HttpResponse:
+def _report(request: HttpRequest, found: Dataset, slug: str, query: str) -> HttpResponse:
     """The page of files, or the list if nothing could be written, with what was left out."""
     reasons = [f"{count:,} {reason}" for reason, count in found.left_out.items()]
     left_out = f" Left out: {'; '.join(reasons)}." if reasons else ""

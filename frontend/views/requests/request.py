@@ -268,8 +268,8 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
 
 def rate(event: UsageEvent) -> float | None:
     """Tokens per second after the first one."""
-    took_s = event.total_s - (event.total_s if event.ttft_s is None else event.ttft_s)
-    return (event.completion_tokens - 1) / took_s if took_s > 0 < event.completion_tokens else None
+    rest_s = event.total_s - (event.total_s if event.ttft_s is None else event.ttft_s)
+    return (event.completion_tokens - 1) / rest_s if rest_s > 0 < event.completion_tokens else None
 
 
 def charges(event: UsageEvent) -> Iterator[RequestCharge]:

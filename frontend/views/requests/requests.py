@@ -424,7 +424,7 @@ def context_of(request: HttpRequest, form: RequestFilter, found: FoundRows) -> d
     return {
         "form": form,
         "next": query_of(request, before=found.next) if found.next else "",
-        "looked_to": found.looked_to,
+        "searched_to": found.searched_to,
         "filtered": any(form.cleaned_data.get(name) for name in (*NARROWING, "since", "until")),
         "first": "before" not in request.GET,
         "live": live_query(request, form),
@@ -470,16 +470,16 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     tenant, whole = caller.tenant, caller.may(Permission.READ_USAGE)
     models = models_of(tenant)
     form = form_of(request, caller, models, engines_offered())
-    found, told = FoundRows(), None
+    found, totals = FoundRows(), None
     if form.is_valid():
         found = search(form, Where.of(caller), request.GET.get("before", ""))
         own = None if whole else keys_of(caller)
         if found.events and not form.id:
-            told = counts(form.filter, form.window(timezone.now()), tenant, own)
+            totals = counts(form.filter, form.window(timezone.now()), tenant, own)
     query = query_of(request)
     context = context_of(request, form, found) | {
         "rows": rows_of(found, tenant, form.offered),
-        "counts": told,
+        "counts": totals,
         "own": not whole,
         "never": not found.events and not caller.usage().exists(),
         "models": models,
@@ -555,16 +555,16 @@ def _pages(form: RequestFilter, caller: Caller, most: int) -> Iterator[list[List
 def _cells(one: ListEntry, names: dict[int, str]) -> list[Any]:
     event, billed = one.event, one.billed
     start = event.started_at.astimezone(UTC).isoformat()
-    told = [f"req_{event.id}", start, one.status, one.outcome, one.code, one.message]
-    told += [event.model, event.adapter, event.base_model, str(event.key_id)]
-    told += [names.get(event.key_id, "")]
+    cells = [f"req_{event.id}", start, one.status, one.outcome, one.code, one.message]
+    cells += [event.model, event.adapter, event.base_model, str(event.key_id)]
+    cells += [names.get(event.key_id, "")]
     if billed is None:
-        return [*told, "", "", "", "", "", "", "", "", event.total_s, "", ""]
+        return [*cells, "", "", "", "", "", "", "", "", event.total_s, "", ""]
     counted = [billed.prompt_tokens, billed.cached_tokens, billed.completion_tokens]
     times = [billed.queue_s, billed.load_s, billed.ttft_s, billed.total_s]
     cost = amount(billed.cost)
     return [
-        *told,
+        *cells,
         billed.engine_id,
         *counted,
         billed.reasoning_tokens,

@@ -10,7 +10,7 @@ from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
-from frontend.pages import member_to_save, refusals_told, tenant_page
+from frontend.pages import member_to_save, refusals_as_messages, tenant_page
 from frontend.views.requests.requests import RequestFilter, keys_of
 from tenants.models import SavedView
 from tenants.models.saved.kept import MAX_NAME
@@ -49,7 +49,7 @@ def save(request: HttpRequest, caller: Caller) -> HttpResponse:
         messages.error(request, "View not saved. Enter a name of up to 80 characters.")
         return redirect(list_of)
     query = form.cleaned_data["query"]
-    with refusals_told(request):
+    with refusals_as_messages(request):
         view = SavedView.objects.keep(member, form.cleaned_data["name"], query=query)
         messages.success(request, f"“{view.name}” is saved.")
     return redirect(f"{list_of}?{query}" if query else list_of)

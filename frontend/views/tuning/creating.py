@@ -95,8 +95,8 @@ class TuningForm(forms.Form):
             field.queryset = files if self.is_bound else files[:MAX_CHOICES]
         for name, (least, most) in BOUNDS[DPO].items():
             number: Any = self.fields[name]
-            said = f"{least:g} to {most:g}; chosen for you if empty."
-            number.help_text = f"{said} {number.help_text}".strip()
+            hint = f"{least:g} to {most:g}; chosen for you if empty."
+            number.help_text = f"{hint} {number.help_text}".strip()
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
@@ -104,8 +104,8 @@ class TuningForm(forms.Form):
         if not self.errors and bool(file) == bool(upload):
             self.add_error("training_file", "Choose a file here, or one to upload, not both.")
         if upload and upload.size > MAX_BYTES:
-            told = f"The file has {size(upload.size)}; at most {size(MAX_BYTES)} are allowed."
-            self.add_error("upload", told)
+            message = f"The file has {size(upload.size)}; at most {size(MAX_BYTES)} are allowed."
+            self.add_error("upload", message)
         for name, (least, most) in BOUNDS[DPO].items():
             value = given.get(name)
             if value is not None and not least <= value <= most:

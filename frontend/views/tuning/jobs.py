@@ -32,7 +32,7 @@ CHANGES: Mapping[str, tuple[Callable[[FineTuningJob], None], str]] = {
     "resume": (jobs.resume, "Resumed. It waits for a trainer."),
     "cancel": (jobs.cancel, "Cancelled. Nothing of it is kept."),
 }
-"""By the name of each change: what makes it, and what is said then."""
+"""By the name of each change: what makes it, and the message shown then."""
 
 
 @never_cache
@@ -97,14 +97,14 @@ def change(request: HttpRequest, caller: Caller, job_id: str, action: str) -> Ht
     found = _of(caller.tenant, job_id)
     if action not in CHANGES:
         raise Http404
-    make, said = CHANGES[action]
+    make, message = CHANGES[action]
     try:
         make(found)
     except TuningNotPossible as refused:
         messages.error(request, refused.message)
     else:
         AuditEntry.objects.note(actor_of(request), caller.tenant, "changed", found.pk, AUDITED)
-        messages.success(request, said)
+        messages.success(request, message)
     return redirect("fine-tuning-one", caller.tenant.slug, found.pk)
 
 

@@ -235,8 +235,8 @@ def _wrong_kind(path: str) -> UploadRefused:
 
 def _checked(entries: Iterator[_Entry]) -> list[ArchiveMember]:
     members: list[ArchiveMember] = []
-    for seen, entry in enumerate(entries, start=1):
-        if seen > MAX_MEMBERS:
+    for count, entry in enumerate(entries, start=1):
+        if count > MAX_MEMBERS:
             raise UploadRefused(
                 UploadRefusal.ARCHIVE_CROWDED,
                 f"The archive has more than {MAX_MEMBERS} files and folders.",

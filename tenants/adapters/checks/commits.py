@@ -140,8 +140,8 @@ class _Found:
         if any(map(_is_of_adapter, self.paths)):  # of another name or in another place
             missing = []
         elif len(missing) == len(FILES):
-            told = f"The commit has neither {CONFIG} nor {WEIGHTS}, so it makes no version."
-            raise UploadRefused(UploadRefusal.NOTHING_TO_KEEP, told)
+            message = f"The commit has neither {CONFIG} nor {WEIGHTS}, so it makes no version."
+            raise UploadRefused(UploadRefusal.NOTHING_TO_KEEP, message)
         # With those that are as they were, so that the rules are those of an upload.
         selection = select([*self.paths, *missing])
         chosen = (selection.config, *selection.weights)
@@ -151,7 +151,7 @@ class _Found:
                 f"The adapter must be {CONFIG} and {WEIGHTS} at the repository's top, but is "
                 f"{', '.join(map(shown, chosen[:2]))}.",
             )
-        return CommitContents(self.oid, self.parent, missing, selection.told())
+        return CommitContents(self.oid, self.parent, missing, selection.left_out_names())
 
     def _name_object(self, path: str, value: Mapping[str, Any]) -> None:
         oid = _text(value, "oid")

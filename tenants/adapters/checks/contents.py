@@ -49,7 +49,7 @@ def unpack(
             _copy(weights[0], targets[WEIGHTS])
         else:
             shards.join(weights, targets[WEIGHTS])
-    return selection.told()
+    return selection.left_out_names()
 
 
 def _copy(member: ArchiveMember, target: IO[bytes]) -> None:
@@ -116,15 +116,15 @@ def _refuse_others(weights: IO[bytes]) -> None:
     weights.seek(0)
     head = weights.read(64).lstrip().lower()
     if head.startswith(b"version https://git-lfs"):
-        told = (
+        fault = (
             "is a Git LFS pointer, not the weights: run `git lfs pull` in the repository that it is"
             " from, and send the file again."
         )
     elif head.startswith((b"<!doctype", b"<html", b"<?xml")):
-        told = "is a web page, not the weights: the download needed another address or a sign-in."
+        fault = "is a web page, not the weights: the download needed another address or a sign-in."
     else:
         return
-    raise UploadRefused(UploadRefusal.WEIGHTS_NOT_SAFETENSORS, f"{WEIGHTS} {told}")
+    raise UploadRefused(UploadRefusal.WEIGHTS_NOT_SAFETENSORS, f"{WEIGHTS} {fault}")
 
 
 def _trained_on(config: IO[bytes]) -> tuple[str, str]:

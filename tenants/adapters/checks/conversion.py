@@ -43,20 +43,20 @@ def convert(
     renamed = _renamed(tensors)
     config.seek(0)
     text, changes = _plain_config(config.read(MAX_CONFIG_BYTES + 1), [*renamed.values()])
-    told = {}
+    changes_by_file = {}
     if changes:
         new_config.write(text)
-        told[CONFIG] = changes
+        changes_by_file[CONFIG] = changes
     changed = [tensor.name for tensor in tensors if renamed[tensor.name] != tensor.name]
     if changed:
         _rewrite(weights, tensors, renamed, new_weights)
-        told[WEIGHTS] = [
+        changes_by_file[WEIGHTS] = [
             f"{len(changed)} of {len(tensors)} tensors were renamed, such as {shown(changed[0])} "
             f"to {shown(renamed[changed[0]])}."
         ]
         if _MLX_NAME.fullmatch(changed[0]):
-            told[WEIGHTS].append("Tensors of mlx-lm were transposed.")
-    return told
+            changes_by_file[WEIGHTS].append("Tensors of mlx-lm were transposed.")
+    return changes_by_file
 
 
 def _tensors(weights: IO[bytes]) -> Sequence[Tensor]:
@@ -88,22 +88,22 @@ def _plain_name(name: str) -> str:
 def _plain_config(text: bytes, names: Sequence[str]) -> tuple[bytes, list[str]]:
     """The configuration, and what was changed in it."""
     plain = text.removeprefix(BOM_UTF8)
-    told = ["The byte order mark was removed."] if plain != text else []
+    changes = ["The byte order mark was removed."] if plain != text else []
     try:
         fields = load_object(plain)
     except BadJson:
-        return plain, told
+        return plain, changes
     if isinstance(fields.get(MLX_FIELD), dict) and "peft_type" not in fields:
         fields = _from_mlx(fields, names)
-        told.append("The configuration was converted from mlx-lm's.")
+        changes.append("The configuration was converted from mlx-lm's.")
     elif missing := {k: v for k, v in PEFT_DEFAULTS.items() if k not in fields}:
         fields |= missing
-        told += [
+        changes += [
             f"{name} was missing, so PEFT's default is used: {missing[name]}." for name in missing
         ]
     else:
-        return plain, told
-    return json.dumps(fields, indent=2).encode(), told
+        return plain, changes
+    return json.dumps(fields, indent=2).encode(), changes
 
 
 def _from_mlx(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

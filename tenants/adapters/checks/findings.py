@@ -10,7 +10,7 @@ MAX_FINDINGS = 20
 """Findings kept per adapter: more would help nobody, and a file can cause millions."""
 MAX_SHOWN = 80
 """Characters of a client's value that a message shows."""
-MAX_TOLD = 300
+MAX_ERROR_CHARS = 300
 """Characters of another program's error message that a message repeats."""
 
 
@@ -112,4 +112,4 @@ def shown(value: object) -> str:
 
 def message_of(error: BaseException) -> str:
     """An error's message, made safe to be part of another message as by `shown`."""
-    return ascii(str(error) or type(error).__name__)[1:-1][:MAX_TOLD]
+    return ascii(str(error) or type(error).__name__)[1:-1][:MAX_ERROR_CHARS]

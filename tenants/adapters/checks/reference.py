@@ -87,8 +87,8 @@ def _adapted(model: Any, files: Mapping[str, IO[bytes]]) -> Any:
     config = PeftConfig.from_pretrained(".")
     config.inference_mode = True
     adapted: Any = get_peft_model(model, config)
-    told = set_peft_model_state_dict(adapted, load_file(WEIGHTS))
-    lost = [*told.unexpected_keys, *(one for one in told.missing_keys if "lora_" in one)]
+    loaded = set_peft_model_state_dict(adapted, load_file(WEIGHTS))
+    lost = [*loaded.unexpected_keys, *(one for one in loaded.missing_keys if "lora_" in one)]
     if lost:
         raise ValueError(f"PEFT does not place {lost[0]}")
     return adapted.eval()

@@ -29,7 +29,7 @@ from tenants.models.audit import Actor
 from tenants.models.uploads import RESERVED, expiry
 from tenants.sizes import size
 
-FIRST_LOOK_S, LONGEST_PAUSE_S = 0.02, 0.5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 """Pauses between checks for the outcome, which takes a worker at least 0.1 s."""
 
 
@@ -111,7 +111,7 @@ def _chosen(
         )
     by_name = dict(zip(names, files, strict=True))
     chosen = {CONFIG: by_name[selection.config], WEIGHTS: by_name[selection.weights[0]]}
-    return WEIGHTS, chosen, selection.told()
+    return WEIGHTS, chosen, selection.left_out_names()
 
 
 @transaction.atomic
@@ -167,7 +167,7 @@ def outcome(session: UploadSession) -> UploadSession:
     Raises:
         UploadRefused: it was refused, waits for another commit, or is gone.
     """
-    deadline, pause = time.monotonic() + settings.UPLOAD_WAIT_S, FIRST_LOOK_S
+    deadline, pause = time.monotonic() + settings.UPLOAD_WAIT_S, FIRST_PAUSE_S
     try:
         while not session.ended and not session.oid and time.monotonic() < deadline:
             if not connection.in_atomic_block:  # a test's, which is rolled back at its end
@@ -179,8 +179,8 @@ def outcome(session: UploadSession) -> UploadSession:
         message = "The upload was discarded, or its adapter deleted, before it was checked."
         raise UploadRefused(UploadRefusal.ADAPTER_DELETED, message) from error
     if session.oid:
-        told = "The adapter's other file is needed too: this commit waits for it."
-        raise UploadRefused(UploadRefusal.NOTHING_TO_KEEP, told)
+        message = "The adapter's other file is needed too: this commit waits for it."
+        raise UploadRefused(UploadRefusal.NOTHING_TO_KEEP, message)
     if session.refusal:
         raise UploadRefused(UploadRefusal(session.refusal["code"]), session.refusal["detail"])
     return session

@@ -148,10 +148,10 @@ def _refuse_mixture(where: Destination, adapter: Adapter) -> None:
     if adapter.short_lived == where.short_lived:
         return
     if where.short_lived:
-        told = f"{where.name} is an adapter of this tenant. Load it under another name."
+        message = f"{where.name} is an adapter of this tenant. Load it under another name."
     else:
-        told = f"A training loop has loaded {where.name}. Unload it first, or use another name."
-    raise UploadRefused(UploadRefusal.NAME_INVALID, told)
+        message = f"A training loop has loaded {where.name}. Unload it first, or use another name."
+    raise UploadRefused(UploadRefusal.NAME_INVALID, message)
 
 
 def _check_trained_on(where: Destination, base_model: BaseModel, trained_on: str) -> None:
@@ -159,14 +159,14 @@ def _check_trained_on(where: Destination, base_model: BaseModel, trained_on: str
     or with an earlier one of the tenant that names the same model."""
     if may_be(trained_on, base_model.name):
         return
-    told = (
+    message = (
         f"adapter_config.json names the base model {shown(trained_on)}, but the adapter "
         f"would run on {base_model}. An adapter trained on another model gives poor "
         "answers."
     )
     if settings.OTHER_BASE_MODEL == "refuse":
         raise UploadRefused(
-            UploadRefusal.BASE_MODEL_DIFFERS, f"{told} This server does not accept it."
+            UploadRefusal.BASE_MODEL_DIFFERS, f"{message} This server does not accept it."
         )
     known = AdapterVersion.objects.filter(
         adapter__tenant=where.tenant, adapter__base_model=base_model, trained_on=trained_on
@@ -174,7 +174,7 @@ def _check_trained_on(where: Destination, base_model: BaseModel, trained_on: str
     if not where.base_confirmed and not known.exists():
         raise UploadRefused(
             UploadRefusal.BASE_MODEL_UNCONFIRMED,
-            f"{told} If both names mean the same model, send it again with "
+            f"{message} If both names mean the same model, send it again with "
             "confirm_base_model=true.",
         )
 

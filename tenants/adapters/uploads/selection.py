@@ -40,7 +40,7 @@ class Selection:
     weights: tuple[str, ...]
     left_out: tuple[str, ...]
 
-    def told(self) -> list[str]:
+    def left_out_names(self) -> list[str]:
         """The paths that were left out, for an answer: at most MAX_LEFT_OUT, fit for display."""
         names = [shown(path)[1:-1] for path in self.left_out[:MAX_LEFT_OUT]]
         more = len(self.left_out) - len(names)

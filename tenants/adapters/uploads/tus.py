@@ -36,8 +36,8 @@ def max_bytes() -> int:
 
 def invalid(header: str, value: str | None, rule: str) -> UploadRefused:
     """The refusal of a header that breaks the protocol's rules."""
-    said = "is missing" if value is None else f"is {shown(value)}"
-    return UploadRefused(UploadRefusal.HEADER_UNUSABLE, f"{header} {said}: it must be {rule}.")
+    problem = "is missing" if value is None else f"is {shown(value)}"
+    return UploadRefused(UploadRefusal.HEADER_UNUSABLE, f"{header} {problem}: it must be {rule}.")
 
 
 def number(headers: Mapping[str, str], name: str) -> int:

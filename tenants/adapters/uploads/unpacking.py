@@ -70,7 +70,7 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
     with scratch_folder() as folder:
         with _refusing():
             oid, left_out = _reader(session)(session, folder)
-            contents = _looked_at(folder, oid, left_out)
+            contents = _read_contents(folder, oid, left_out)
         yield Unpacked(folder, contents)
 
 
@@ -81,7 +81,7 @@ def in_folder(folder: Path) -> Unpacked:
         UploadRefused: they are not an adapter's.
     """
     with _refusing():
-        return Unpacked(folder, _looked_at(folder, "", []))
+        return Unpacked(folder, _read_contents(folder, "", []))
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _read(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
     return "", session.left_out
 
 
-def _looked_at(folder: Path, oid: str, left_out: list[str]) -> UploadContents:
+def _read_contents(folder: Path, oid: str, left_out: list[str]) -> UploadContents:
     """What is known of the two files. One that has to be converted moves to ORIGINALS, and the
     converted one takes its place."""
     size = sum((folder / name).stat().st_size for name in FILES)

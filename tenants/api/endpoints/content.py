@@ -92,8 +92,8 @@ class Content(TenantView, GenericViewSet[Tenant]):
     def _let_overflow(self, overflow: bool) -> None:
         tenant = self.caller.tenant
         if self.caller.key is not None and overflow and not tenant.overflow:
-            said = "`overflow` is false; an API key can't turn it on. Ask an admin of the tenant."
-            raise NotPermitted(said, "insufficient_permissions")
+            text = "`overflow` is false; an API key can't turn it on. Ask an admin of the tenant."
+            raise NotPermitted(text, "insufficient_permissions")
         tenant.overflow = overflow
         tenant.save(update_fields=["overflow"])
 
@@ -102,10 +102,10 @@ class Content(TenantView, GenericViewSet[Tenant]):
         with transaction.atomic():
             now = Tenant.objects.select_for_update().get(pk=tenant.pk).content_days
             if self.caller.key is not None and days > now:
-                said = (
+                message = (
                     f"`days` is {now}; an API key can only reduce it. Ask an admin of the tenant."
                 )
-                raise NotPermitted(said, "insufficient_permissions")
+                raise NotPermitted(message, "insufficient_permissions")
             retention.keep_for(tenant, days)
 
     def _shown(self) -> Response:

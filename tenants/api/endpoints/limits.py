@@ -79,10 +79,10 @@ class TenantLimitsSerializer(LimitsSerializer):
 def _require_within(own: Figures, ceiling: Figures) -> None:
     beyond = ceilings.beyond(own, ceiling)
     if beyond:
-        said = {
+        messages = {
             name: f"{own[name]} is above the ceiling of {most}." for name, most in beyond.items()
         }
-        raise ValidationError({"own": said})
+        raise ValidationError({"own": messages})
 
 
 class LimitsList(TenantView, GenericViewSet[Any]):

@@ -222,13 +222,13 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
 
 
 def _of_loading() -> Iterator[tuple[str, str, Object]]:
-    said = {"text/plain": {"schema": WORD}}
+    content = {"text/plain": {"schema": WORD}}
     for name, shape in (
         ("load_lora_adapter", loading.LoadAdapterRequest),
         ("unload_lora_adapter", loading.UnloadAdapterRequest),
     ):
         operation = _changing(name, models.Model) | _body(shape)
-        operation["responses"]["200"]["content"] = said
+        operation["responses"]["200"]["content"] = content
         if name == "load_lora_adapter":
             operation["responses"]["200"]["headers"]["x-lorikeet-adapter"] = {"schema": WORD}
             operation["requestBody"]["content"]["multipart/form-data"] = {"schema": LOAD_FORM}
@@ -506,11 +506,11 @@ def _kinds() -> Mapping[int, list[type[InferenceError]]]:
 
 
 def _error(status: int, kinds: Sequence[type[InferenceError]], shape: type) -> Object:
-    said = [f"* `{kind.code}`: {(kind.__doc__ or '').strip()}" for kind in kinds]
+    lines = [f"* `{kind.code}`: {(kind.__doc__ or '').strip()}" for kind in kinds]
     names = [*RETRYING, *(["www-authenticate"] if status == HTTPStatus.UNAUTHORIZED else [])]
     headers: Object = {name: {"schema": WORD} for name in names}
     return {
-        "description": "\n".join(said),
+        "description": "\n".join(lines),
         "headers": {"x-request-id": {"$ref": "#/components/headers/RequestId"}} | headers,
         "content": _json(shape),
     }

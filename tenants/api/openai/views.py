@@ -87,8 +87,8 @@ def openai_view(view: View, methods: Sequence[str] = READING, shape: ErrorShape 
             if not is_away(error):
                 raise
             log.error("storage_unavailable", error=str(error))
-            told = Unavailable("The storage of files is unavailable.", retry_after_s=1)
-            return refusal(told, shape)
+            unavailable = Unavailable("The storage of files is unavailable.", retry_after_s=1)
+            return refusal(unavailable, shape)
 
     return guarded
 

@@ -38,9 +38,9 @@ class StrictMixin:
         }
         if not errors and not isinstance(data, QueryDict):
             errors = {
-                name: told
+                name: message
                 for name, value in given.items()
-                if (told := _ill_typed(fields[name], value))
+                if (message := _ill_typed(fields[name], value))
             }
         if errors:
             raise ValidationError(errors)

@@ -29,8 +29,8 @@ class GatewayProcessQuerySet(models.QuerySet["GatewayProcess"]):
         within LOST_FOR without having announced that they stop."""
         lately = Q(heartbeat_at__gt=Now() - timedelta(seconds=ALIVE_S))
         found = self.filter(heartbeat_at__gt=Now() - LOST_FOR)
-        told = found.annotate(is_alive=ExpressionWrapper(lately, models.BooleanField()))
-        rows = list(told.values("url", "heartbeat_at", "is_alive"))
+        annotated = found.annotate(is_alive=ExpressionWrapper(lately, models.BooleanField()))
+        rows = list(annotated.values("url", "heartbeat_at", "is_alive"))
         return [row for row in rows if row["is_alive"]], [
             row for row in rows if not row["is_alive"]
         ]

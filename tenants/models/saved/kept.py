@@ -20,7 +20,7 @@ class KeptQuerySet(models.QuerySet[K]):
         """This member's own objects."""
         return self.filter(member__tenant=tenant, member__user=user)
 
-    def keep(self, member: Membership, name: str, **told: Any) -> K:
+    def keep(self, member: Membership, name: str, **fields: Any) -> K:
         """Store an object; replaces one of the same name.
 
         Raises:
@@ -35,7 +35,7 @@ class KeptQuerySet(models.QuerySet[K]):
                     f"You have {self.model.most} {self.model._meta.verbose_name_plural}, "
                     "the maximum. Delete some first."
                 )
-            return mine.update_or_create(member=member, name=name, defaults=told)[0]
+            return mine.update_or_create(member=member, name=name, defaults=fields)[0]
 
 
 class SavedByMember(models.Model):

@@ -47,12 +47,12 @@ class SetRunQuerySet(models.QuerySet["SetRun"]):
         Raises:
             PromptSet.DoesNotExist: it was deleted meanwhile.
         """
-        told = {"compared": run.compared, "choices": run.choices, "at": timezone.now()}
+        fields = {"compared": run.compared, "choices": run.choices, "at": timezone.now()}
         with transaction.atomic():
             # The set's row is the lock: it serializes runs that begin at once.
             PromptSet.objects.select_for_update().get(pk=prompt_set.pk)
             mine = self.filter(prompt_set=prompt_set)
-            mine.update_or_create(prompt_set=prompt_set, member=member, key=key, defaults=told)
+            mine.update_or_create(prompt_set=prompt_set, member=member, key=key, defaults=fields)
             newest = mine.order_by("-at", "-pk").values("pk")[:MAX_RUNS]
             mine.exclude(pk__in=list(newest.values_list("pk", flat=True))).delete()
 

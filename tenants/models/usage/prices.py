@@ -53,7 +53,7 @@ OF_BASE_MODELS = {
     Tier.TRAINING: "Training has the price of the base model.",
     Tier.OVERFLOW: "Overflow engines have no adapters: set the price of the base model.",
 }
-"""The tiers of which adapters have no price, and what is said to who sets one."""
+"""The tiers of which adapters have no price, and the message for who sets one."""
 
 
 class Price(models.Model):
@@ -153,8 +153,8 @@ class Price(models.Model):
     def _check_training(self) -> None:
         for name in ("cached_prompt", "output"):
             if getattr(self, name):
-                told = f"{getattr(self, name)} is not 0: training has the prompt price alone."
-                raise ValidationError({name: told})
+                message = f"{getattr(self, name)} is not 0: training has the prompt price alone."
+                raise ValidationError({name: message})
 
     def preceding(self) -> Price | None:
         """The price of the same tokens until this one starts, as gateways find it; None if they are

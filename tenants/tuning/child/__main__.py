@@ -31,18 +31,18 @@ MOST_BYTES = 64 << 10
 def main() -> None:
     """Train in this folder."""
     give_way(NICE)
-    told = os.fdopen(os.dup(1), "wb", buffering=0)
+    stdout = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # libraries print too
     task = msgspec.json.decode(Path(PROCESS).read_bytes(), type=SharedTask)
     _limit(task.limits)
 
     def say(message: TuningProgress) -> None:
-        told.write(msgspec.json.encode(message) + b"\n")
+        stdout.write(msgspec.json.encode(message) + b"\n")
 
     from tenants.tuning.child.together import Together  # takes seconds
 
     try:
-        Together(task, say).run(Instructions().heard)
+        Together(task, say).run(Instructions().receive)
     except BrokenPipeError:  # the trainer was killed
         sys.exit(1)
 
@@ -54,7 +54,7 @@ class Instructions:
         self._decoder = msgspec.json.Decoder(Instruction)
         self._rest = b""
 
-    def heard(self, wait: bool) -> list[Instruction] | None:
+    def receive(self, wait: bool) -> list[Instruction] | None:
         """See `together.Hear`."""
         if not select.select([0], [], [], None if wait else 0)[0]:
             return []

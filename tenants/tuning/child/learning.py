@@ -360,7 +360,7 @@ def encoded(file: Path, encoder: RowEncoder, method: Method, param: str) -> list
 
 def described(report: RowsReport) -> str:
     """The faults of a file in one text, each with its line."""
-    told = [f"Line {line}: {said}" if line else said for line, said in report.faults[:3]]
-    more = len(report.faults) - len(told)
+    faults = [f"Line {line}: {fault}" if line else fault for line, fault in report.faults[:3]]
+    more = len(report.faults) - len(faults)
     also = f"{more}{' or more' if len(report.faults) >= MAX_FAULTS else ''} other lines are invalid"
-    return " ".join([*told, f"{also}."] if more else told)
+    return " ".join([*faults, f"{also}."] if more else faults)

@@ -117,12 +117,12 @@ class TrainingRow(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def estimated_tokens(self) -> int:
         """About how many tokens it has: templates and tokenizers differ."""
-        said: list[Any] = [message.rendered() for message in self.messages]
-        texts = [one["content"] or "" for one in said]
-        others = [one["tool_calls"] for one in said if "tool_calls" in one]
+        messages: list[Any] = [message.rendered() for message in self.messages]
+        texts = [one["content"] or "" for one in messages]
+        others = [one["tool_calls"] for one in messages if "tool_calls" in one]
         others += [self.tools] if self.tools else []
         size = sum(len(text.encode()) for text in texts) + len(_json(others) if others else b"")
-        return size // TOKEN_BYTES + MESSAGE_TOKENS * len(said)
+        return size // TOKEN_BYTES + MESSAGE_TOKENS * len(messages)
 
     def check(self) -> None:
         """Raises RowFault."""

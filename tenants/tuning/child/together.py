@@ -31,7 +31,7 @@ from tenants.tuning.child.shared import SharedBase
 STEP_TOKENS = 4096
 """Tokens of a step of several jobs."""
 Hear = Callable[[bool], Iterable[Instruction] | None]
-"""The instructions that came since; None once no more will come. Waits for one if told to."""
+"""The instructions that came since, None once no more will come. Waits for one if given True."""
 
 Turn = list[tuple[str, list[Example]]]
 """Jobs with the batches of their next steps."""
@@ -53,9 +53,9 @@ class Together:
         self._one_at_a_time = False
 
     def run(self, hear: Hear) -> None:
-        """Do what is heard, until no more comes; then save what is not finished."""
-        while (heard := hear(not self._jobs)) is not None:
-            for instruction in heard:
+        """Follow the instructions until no more come; then save what is not finished."""
+        while (instructions := hear(not self._jobs)) is not None:
+            for instruction in instructions:
                 self._obey(instruction)
             if self._jobs:
                 self._step()
@@ -75,7 +75,7 @@ class Together:
         try:
             with _known_faults():
                 self._base = self._base or SharedBase(self._task)
-                lessons = Lessons(self._base, task, folder, lambda said: self._say(job, said))
+                lessons = Lessons(self._base, task, folder, lambda message: self._say(job, message))
         except CannotTrain as fault:
             return self._fail(job, fault)
         self._jobs[job] = lessons

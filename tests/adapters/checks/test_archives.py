@@ -144,7 +144,7 @@ def test_what_a_trainer_writes_is_left_out_and_named(kind: str) -> None:
 
 def test_only_so_many_names_are_told() -> None:
     selection = select([CONFIG, WEIGHTS, *(f"{n}\x1b.txt" for n in range(MAX_LEFT_OUT + 20))])
-    assert selection.told()[-2:] == [f"{MAX_LEFT_OUT - 1}\\x1b.txt", "and 20 more"]
+    assert selection.left_out_names()[-2:] == [f"{MAX_LEFT_OUT - 1}\\x1b.txt", "and 20 more"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inference.link.accounts import Totals
 from inference.link.engine_info import EngineStats
-from tenants.billing.journals import SETTLED_S, JournalReport, Journals, Seen
+from tenants.billing.journals import SETTLED_S, JournalReport, Journals, LedgerSums
 
 pytestmark = pytest.mark.pure
 
@@ -28,15 +28,15 @@ def only(journals: Journals) -> JournalReport:
 
 def test_counted_is_what_was_acknowledged() -> None:
     journals = Journals()
-    journals.heard("e1", stats(Totals(9, 90, 45, 18), Totals(2, 20, 15, 4), 3), 0)
+    journals.note("e1", stats(Totals(9, 90, 45, 18), Totals(2, 20, 15, 4), 3), 0)
     assert only(journals) == JournalReport("j1", "e1", 7, 70, 30, 14, 2, 3, None, None)
 
 
 def test_the_latest_is_reported_once() -> None:
     journals = Journals()
     assert not journals
-    journals.heard("e1", stats(Totals(1)), 0)
-    journals.heard("e1", stats(Totals(2)), 1)
+    journals.note("e1", stats(Totals(1)), 0)
+    journals.note("e1", stats(Totals(2)), 1)
     assert journals
     assert only(journals).counted_requests == 2
     assert not journals
@@ -45,8 +45,8 @@ def test_the_latest_is_reported_once() -> None:
 
 def test_each_journal_is_reported() -> None:
     journals = Journals()
-    journals.heard("e1", stats(Totals(1)), 0)
-    journals.heard("e2", EngineStats(journal="j2", journaled=Totals(5)), 0)
+    journals.note("e1", stats(Totals(1)), 0)
+    journals.note("e2", EngineStats(journal="j2", journaled=Totals(5)), 0)
     assert {(one.engine_id, one.counted_requests) for one in journals.take()} == {
         ("e1", 1),
         ("e2", 5),
@@ -55,30 +55,30 @@ def test_each_journal_is_reported() -> None:
 
 def test_an_agent_without_a_journal_says_nothing() -> None:
     journals = Journals()
-    journals.heard("e1", EngineStats(), 0)
+    journals.note("e1", EngineStats(), 0)
     assert not journals
 
 
 def test_a_surplus_of_the_ledger_is_in_the_next_report() -> None:
     journals = Journals()
-    journals.written([Seen("j1", 10, 1000)], now=0)
-    journals.heard("e1", stats(Totals(8, 700, 0, 200)), SETTLED_S)
+    journals.written([LedgerSums("j1", 10, 1000)], now=0)
+    journals.note("e1", stats(Totals(8, 700, 0, 200)), SETTLED_S)
     report = only(journals)
     assert (report.surplus_requests, report.surplus_tokens) == (2, 100)
 
 
 def test_statistics_that_may_be_older_than_the_look_at_the_ledger_are_not_judged() -> None:
     journals = Journals()
-    journals.written([Seen("j1", 10, 1000)], now=5)
-    journals.heard("e1", stats(Totals(8)), 5 + SETTLED_S - 0.1)
+    journals.written([LedgerSums("j1", 10, 1000)], now=5)
+    journals.note("e1", stats(Totals(8)), 5 + SETTLED_S - 0.1)
     assert only(journals).surplus_requests is None
 
 
 def test_a_journal_that_was_not_looked_at_last_time_is_not_judged() -> None:
     journals = Journals()
-    journals.written([Seen("j1", 10, 1000)], now=0)
-    journals.written([Seen("j2", 1, 1)], now=5)
-    journals.heard("e1", stats(Totals(8)), 20)
+    journals.written([LedgerSums("j1", 10, 1000)], now=0)
+    journals.written([LedgerSums("j2", 1, 1)], now=5)
+    journals.note("e1", stats(Totals(8)), 20)
     assert only(journals).surplus_requests is None
 
 
@@ -97,8 +97,8 @@ def test_nothing_in_flight_ever_looks_like_a_drift(moves: list[str]) -> None:
         if move == "report":
             now += SETTLED_S
             waiting = ended - acknowledged
-            journals.heard("e1", stats(Totals(ended, ended), Totals(waiting, waiting)), now)
+            journals.note("e1", stats(Totals(ended, ended), Totals(waiting, waiting)), now)
             report = only(journals)
             assert report.counted_requests <= written
             assert not report.surplus_requests and not report.surplus_tokens
-            journals.written([Seen("j1", written, written)], now)
+            journals.written([LedgerSums("j1", written, written)], now)

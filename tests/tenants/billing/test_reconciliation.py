@@ -21,7 +21,7 @@ from inference.link.engine_info import EngineStats
 from tenants import housekeeping
 from tenants.answers import KEPT_TIME
 from tenants.billing.drift import LATELY, SILENT, Drift, DriftedJournal
-from tenants.billing.journals import JournalReport, Seen
+from tenants.billing.journals import JournalReport, LedgerSums
 from tenants.billing.ledger import connect
 from tenants.billing.reconciliation import (
     drifts,
@@ -217,7 +217,7 @@ async def test_a_surplus_stays_until_it_is_judged_anew(async_db: None) -> None:
     async with await connect() as pg:
         for surplus, kept in [(None, None), (2, 2), (None, 2), (0, 0)]:
             report = JournalReport("j1", "e1", 0, 0, 0, 0, 0, 0, surplus, surplus)
-            assert await write_reports(pg, [report]) == [Seen("j1", 0, 0)]
+            assert await write_reports(pg, [report]) == [LedgerSums("j1", 0, 0)]
             row = await EngineJournal.objects.aget()
             assert (row.surplus_requests, row.surplus_tokens) == (kept, kept)
 

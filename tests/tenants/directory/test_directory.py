@@ -139,7 +139,7 @@ def rows() -> Rows:
 @pytest.fixture
 def directory(rows: Rows) -> CachedDirectory:
     directory = CachedDirectory(rows)
-    directory.heard(time.monotonic() + 3600)  # a listener that works throughout the test
+    directory.note_alive(time.monotonic() + 3600)  # a listener that works throughout the test
     return directory
 
 
@@ -257,7 +257,7 @@ async def test_only_cached_keys_are_accepted_while_the_database_is_down(
 
 async def test_cached_values_are_not_used_while_the_listener_is_silent(rows: Rows) -> None:
     directory = CachedDirectory(rows)
-    directory.heard(time.monotonic() - FRESH_S - 1)
+    directory.note_alive(time.monotonic() - FRESH_S - 1)
     grant = await directory.authenticate(TEXT)
     await directory.authenticate(TEXT)
     assert rows.queries == 2
@@ -279,7 +279,7 @@ def lasting(rows: Rows) -> CachedDirectory:
     """A directory that goes on for a while without the database; its listener has been silent for
     too long to count as fresh."""
     directory = CachedDirectory(rows, without_database_s=LONG_S)
-    directory.heard(time.monotonic() - FRESH_S - 1)
+    directory.note_alive(time.monotonic() - FRESH_S - 1)
     return directory
 
 
@@ -317,7 +317,7 @@ async def test_once_it_is_back_the_database_has_the_word(
     await lasting.authenticate(TEXT)
     rows.away = False
     rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
-    lasting.heard(time.monotonic())
+    lasting.note_alive(time.monotonic())
     lasting.reconnected()
     with pytest.raises(InvalidApiKey, match="revoked"):
         await lasting.authenticate(TEXT)
@@ -327,7 +327,7 @@ async def test_once_it_is_back_the_database_has_the_word(
 
 async def test_nothing_is_valid_once_the_database_is_down_for_too_long(rows: Rows) -> None:
     directory = CachedDirectory(rows, without_database_s=LONG_S)
-    directory.heard(time.monotonic() - LONG_S - 1)
+    directory.note_alive(time.monotonic() - LONG_S - 1)
     grant = await directory.authenticate(TEXT)
     await directory.resolve(grant, "base")
     rows.away = True

@@ -21,7 +21,7 @@ def filled(cache: InvalidatingCache[str, int], **values: int) -> InvalidatingCac
 @pytest.fixture
 def cache() -> InvalidatingCache[str, int]:
     cache: InvalidatingCache[str, int] = InvalidatingCache(2)
-    cache.heard(100.0)
+    cache.note_alive(100.0)
     return cache
 
 
@@ -35,7 +35,7 @@ def test_an_entry_counts_while_the_listener_is_heard(cache: InvalidatingCache[st
     filled(cache, a=1)
     assert cache.get("a", 100.0 + FRESH_S) == 1
     assert cache.get("a", 100.1 + FRESH_S) is None
-    cache.heard(103.0)
+    cache.note_alive(103.0)
     assert cache.get("a", 103.0 + FRESH_S) == 1
 
 
@@ -58,7 +58,7 @@ def test_the_last_value_counts_for_as_long_as_one_dares(
 
 
 def test_an_old_answer_does_not_turn_the_clock_back(cache: InvalidatingCache[str, int]) -> None:
-    cache.heard(50.0)
+    cache.note_alive(50.0)
     assert cache.fresh(100.0 + FRESH_S)
 
 
@@ -126,7 +126,7 @@ class AgainstAMap(RuleBasedStateMachine):
         super().__init__()
         self.cache: InvalidatingCache[str, int] = InvalidatingCache(4)
         self.truth = dict.fromkeys("abcdef", 0)
-        self.cache.heard(0.0)
+        self.cache.note_alive(0.0)
 
     @rule(key=keys)
     def read(self, key: str) -> None:

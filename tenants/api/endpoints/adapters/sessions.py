@@ -140,8 +140,8 @@ class Uploads(
 
     def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:
         """The tus extensions and the size that this server supports."""
-        said = {"Tus-Extension": tus.EXTENSIONS, "Tus-Max-Size": str(tus.max_bytes())}
-        return Response(status=status.HTTP_204_NO_CONTENT, headers=said)
+        headers = {"Tus-Extension": tus.EXTENSIONS, "Tus-Max-Size": str(tus.max_bytes())}
+        return Response(status=status.HTTP_204_NO_CONTENT, headers=headers)
 
     @extend_schema(description="Unfinished uploads.")
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -254,13 +254,13 @@ def begin(tenant: Tenant, length: int, header: str, user: User | None) -> Upload
     Raises:
         UploadRefused: it could not become a version, or the tenant has too many uploads under way.
     """
-    told = tus.metadata(header)
+    metadata = tus.metadata(header)
     session = UploadSession(
         tenant=tenant,
-        adapter_name=told.get("adapter", ""),
-        file_name=told.get("filename", ""),
-        base_model_name=told.get("base_model", ""),
-        base_confirmed=tus.flag("confirm_base_model", told.get("confirm_base_model", "")),
+        adapter_name=metadata.get("adapter", ""),
+        file_name=metadata.get("filename", ""),
+        base_model_name=metadata.get("base_model", ""),
+        base_confirmed=tus.flag("confirm_base_model", metadata.get("confirm_base_model", "")),
         metadata=header,
         length_bytes=length,
         created_by=user,

@@ -120,9 +120,9 @@ def shown_item(item: EvalItem) -> dict[str, Any]:
 def _sample(run: EvalRun, result: EvalResult) -> dict[str, Any]:
     source = msgspec.convert(run.source, sources.RunSource)
     sampling: Mapping[str, Any] = run.source.get("sampling_params") or {}
-    said = result.sample or {}
-    text = said.get("output_text")
-    usage = (said.get("usage") or {}) if run.model else {}  # a row can have anything
+    sample = result.sample or {}
+    text = sample.get("output_text")
+    usage = (sample.get("usage") or {}) if run.model else {}  # a row can have anything
     try:
         asked = source.messages(EvalRow(result.item)) if isinstance(source, AskedModel) else []
     except TemplateFault:
@@ -132,15 +132,15 @@ def _sample(run: EvalRun, result: EvalResult) -> dict[str, Any]:
             {"role": str(one.get("role")), "content": _text(one.get("content"))} for one in asked
         ],
         "output": [{"role": "assistant", "content": text}] if isinstance(text, str) else [],
-        "finish_reason": str(said.get("finish_reason", "")),
-        "model": str(said.get("model") or run.model),
+        "finish_reason": str(sample.get("finish_reason", "")),
+        "model": str(sample.get("model") or run.model),
         "usage": {
             "prompt_tokens": usage.get("prompt_tokens", 0),
             "completion_tokens": usage.get("completion_tokens", 0),
             "total_tokens": usage.get("total_tokens", 0),
             "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0),
         },
-        "error": said.get("error") if run.model else None,
+        "error": sample.get("error") if run.model else None,
         "temperature": sampling.get("temperature"),
         "max_completion_tokens": sampling.get("max_completion_tokens"),
         "top_p": sampling.get("top_p"),

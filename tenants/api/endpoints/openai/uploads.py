@@ -63,11 +63,11 @@ def shown_part(part: UploadPart) -> dict[str, Any]:
 def _begin(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     wanted = body_of(request, _Wanted)
     if not 0 < wanted.bytes <= settings.MAX_FILE_BYTES:
-        told = f"`bytes` must be from 1 to {settings.MAX_FILE_BYTES}."
-        raise InvalidRequest(told, param="bytes")
+        message = f"`bytes` must be from 1 to {settings.MAX_FILE_BYTES}."
+        raise InvalidRequest(message, param="bytes")
     if not 0 < len(wanted.filename) <= MAX_FILE_NAME or "\0" in wanted.filename:
-        told = f"`filename` must have 1 to {MAX_FILE_NAME} characters and no null character."
-        raise InvalidRequest(told, param="filename")
+        message = f"`filename` must have 1 to {MAX_FILE_NAME} characters and no null character."
+        raise InvalidRequest(message, param="filename")
     purpose, expiry = files.purpose_of(wanted.purpose), wanted.expires_after
     upload = Upload(
         tenant=key.tenant,
