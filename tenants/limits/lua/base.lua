@@ -15,7 +15,7 @@
 -- streams                        hash: number of streams by scope id
 -- b:<scope id>:<period>:<start>  hash: one budget
 -- r:<id>                         one reservation: its first Charge as received, and its parts
--- told:<id>                      another process's Report of the reservation, as received
+-- report:<id>                    another process's Report of the reservation, as received
 -- held:<holder>                  set: ids of the holder's reservations
 -- leases                         sorted set: holders by the end of their lease in milliseconds
 -- gone:<id>                      a withdrawn id

@@ -83,7 +83,7 @@ local function limits_streams(scope)
 end
 
 local function finish(id, reservation, outcome)
-  call('DEL', PREFIX .. 'r:' .. id, PREFIX .. 'told:' .. id)
+  call('DEL', PREFIX .. 'r:' .. id, PREFIX .. 'report:' .. id)
   call('SREM', PREFIX .. 'held:' .. reservation.holder, id)
   for _, scope in ipairs(reservation.scopes) do
     correct(scope, reservation, outcome)
@@ -115,7 +115,7 @@ local function outcome_of(reservation, command)
     local whole, rest = exact_cost(rate, uncached, command.cached_tokens, output)
     return {
       amounts = with_tokens(amounts, prompt, output), uncached = uncached, cost = whole, rest = rest,
-      estimated = call('EXISTS', PREFIX .. 'told:' .. command.id) == 1,
+      estimated = call('EXISTS', PREFIX .. 'report:' .. command.id) == 1,
     }
   elseif command.type == 'keep' then
     return {
@@ -137,12 +137,12 @@ if command.type == 'settle' or command.type == 'keep' or command.type == 'releas
 end
 
 if command.type == 'report' then
-  local reservation, told = load(command.id), PREFIX .. 'told:' .. command.id
+  local reservation, report = load(command.id), PREFIX .. 'report:' .. command.id
   local lease = reservation and call('ZSCORE', PREFIX .. 'leases', reservation.holder)
   if lease and tonumber(lease) > now then
-    local before = call('GET', told)
+    local before = call('GET', report)
     if not before or command.output_tokens >= unpack_(before).output_tokens then
-      call('SET', told, ARGV[1])
+      call('SET', report, ARGV[1])
     end
     return pack({type = 'done'})
   end
@@ -170,8 +170,8 @@ local function reclaim()
   for _, id in ipairs(call('SPOP', held, RECLAIMED_AT_ONCE)) do
     local reservation = load(id)
     if reservation then
-      local told = call('GET', PREFIX .. 'told:' .. id)
-      finish(id, reservation, told and outcome_of(reservation, unpack_(told)) or {
+      local report = call('GET', PREFIX .. 'report:' .. id)
+      finish(id, reservation, report and outcome_of(reservation, unpack_(report)) or {
         amounts = with_tokens(reservation.amounts, 0, 0), uncached = 0, cost = 0, rest = 0,
         doubted = true,
       })
