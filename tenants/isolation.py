@@ -56,6 +56,7 @@ from tenants.models import (
     UsageEvent,
 )
 from tenants.naming import ISOLATION_TENANTS
+from tenants.queueing import defer_once
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
@@ -424,19 +425,19 @@ def check_soon() -> bool:
 
 
 @app.periodic(cron="41 */6 * * *")
-@app.task(
-    name="check_isolation",
-    queueing_lock="check_isolation",
-    retry=procrastinate.RetryStrategy(max_attempts=10, wait=30, retry_exceptions={NotReady}),
-)
+@app.task(name="check_isolation", queueing_lock="check_isolation")
 def check_all(timestamp: int = 0) -> None:
     """Four times a day: check every base model, and delete results older than KEPT."""
     IsolationCheck.objects.filter(at__lt=timezone.now() - KEPT).delete()
-    waiting: NotReady | None = None
     for base in checkable():
-        try:
-            check(base)
-        except NotReady as reason:
-            waiting = reason
-    if waiting is not None:
-        raise waiting
+        defer_once(check_model, f"check_isolation:{base.pk}", base_model_id=base.pk)
+
+
+@app.task(
+    name="check_isolation_of_model",
+    retry=procrastinate.RetryStrategy(max_attempts=10, wait=30, retry_exceptions={NotReady}),
+)
+def check_model(base_model_id: int) -> None:
+    """Check one base model, again if its adapters are not ready."""
+    if base := BaseModel.objects.filter(pk=base_model_id).first():
+        check(base)

@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 from django.utils import timezone
+from procrastinate.contrib.django.models import ProcrastinateJob
 
 from inference.content import CONFIG, WEIGHTS
 from inference.link.accounts import Usage
@@ -287,10 +288,15 @@ def test_its_keys_end_with_it(unused_tcp_port: int, settings: Any) -> None:
 
 @pytest.mark.django_db
 def test_the_periodic_check_deletes_old_results() -> None:
-    make_base()
+    base = make_base()
     old = timezone.now() - isolation.KEPT - timedelta(days=1)
     IsolationCheck.objects.create(base_model="base", passed=True, at=old)
     isolation.check_all(0)
+    isolation.check_all(0)  # a model is queued once
+    assert not IsolationCheck.objects.exists()
+    (job,) = ProcrastinateJob.objects.filter(task_name="check_isolation_of_model")
+    assert job.args == {"base_model_id": base.pk}
+    isolation.check_model(**job.args)
     assert [one.passed for one in IsolationCheck.objects.all()] == [None]
     crons = {task.cron for task in isolation.app.periodic_registry.periodic_tasks.values()}
     assert "41 */6 * * *" in crons and "check_isolation" in isolation.app.tasks
