@@ -103,7 +103,9 @@ class Calibration:
         steps = []
         for held, count in itertools.product(self._lengths, self._counts):
             steps.append(_middle([await self._steps(count, held, ids) for _ in range(self.rounds)]))
-            tell(f"{count} sequences of {held} tokens: {1000 * steps[-1][-1]:.1f} ms for a step")
+            if not (taken_s := steps[-1][-1]):
+                raise LoadRefused("whole answers came at once: the machine is too busy for this")
+            tell(f"{count} sequences of {held} tokens: {1000 * taken_s:.1f} ms for a step")
         speed = fitted_steps(steps, self.prompt_tokens)
         prompts = []
         half = self.streams // 2
@@ -144,8 +146,6 @@ class Calibration:
         await self._sent(self._planned(own, tokens, 1))
         answered = await self._sent(self._planned(own, tokens, ANSWER_TOKENS))
         taken = median(one.tpot_s or 0.0 for one in answered)
-        if not taken:
-            raise LoadRefused("whole answers came at once: the machine is too busy to measure it")
         return count, answered[0].prompt_tokens + ANSWER_TOKENS / 2, taken
 
     def _planned(self, ids: Sequence[int], prompt: int, output: int) -> list[PlannedRequest]:

@@ -16,7 +16,7 @@ __all__ = ["tenants", "url"]
 def test_the_speed_is_written(url: str, tenants: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tenants.write_text('[acme]\nkey = "secret-key"\nmodels = ["m"]')
     out = tenants.parent / "new" / "speed.json"
-    options = ["--sequences=4", "--prompt=128", "--rounds=1", f"--out={out}"]
+    options = ["--sequences=4", "--prompt=128", "--rounds=3", f"--out={out}"]
     main(["--base-url", url, "--tenants", str(tenants), *options])
     assert EngineSpeed.read(out.read_text()).step(1, 0) > 0
     said = capsys.readouterr().out

@@ -133,6 +133,12 @@ def test_a_known_speed_is_found() -> None:
     assert told[-1].startswith("a prompt of 512 tokens beside 8 sequences: 3")
 
 
+def test_answers_without_times_are_no_measurement() -> None:
+    timeless = EngineSpeed({1: 0.0}, 0.0, 0.0, 128, 0.0)
+    with pytest.raises(LoadRefused, match="came at once"):
+        run(measured(SimulatedEngine(timeless), []))
+
+
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.75])
 def test_plans_with_a_measured_speed_hold(load: float) -> None:
     """For traffic that the calibration has not seen: lengths of a public trace, at times of a
