@@ -24,10 +24,10 @@ from tests.stack.running import Stack
 PATIENCE_MS = 90_000
 """Timeout of every expectation and action, long enough for a busy machine."""
 PASSWORD = "correct horse battery staple"
-SAID = """one => {
-  const said = [];
-  new MutationObserver(() => said.push(one.textContent)).observe(one, { childList: true });
-  return said;
+TEXTS = """one => {
+  const texts = [];
+  new MutationObserver(() => texts.push(one.textContent)).observe(one, { childList: true });
+  return texts;
 }"""
 """Collects all texts that an element has from now on."""
 
@@ -170,9 +170,9 @@ def live_state(page: Page) -> Locator:
 def copied(page: Page, panel: Locator, press: Callable[[Locator], None] = Locator.click) -> str:
     """Press a panel's button to copy. Returns the clipboard's text."""
     button = panel.get_by_role("button", name="Copy").first
-    said = button.evaluate_handle(SAID)  # it is shown for a moment only
+    texts = button.evaluate_handle(TEXTS)  # it is shown for a moment only
     press(button)
-    page.wait_for_function("said => said.includes('Copied')", arg=said)
+    page.wait_for_function("texts => texts.includes('Copied')", arg=texts)
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 

@@ -54,9 +54,9 @@ def answer_to(text: str) -> str:
     return f"{MODEL_NAME}: {text}"
 
 
-def said(pane: Locator) -> Locator:
+def output(pane: Locator) -> Locator:
     """The pane's last answer."""
-    return pane.get_by_role("log").locator(".said").last
+    return pane.get_by_role("log").locator(".output").last
 
 
 def feet(pane: Locator) -> Locator:

@@ -45,8 +45,8 @@ def test_what_is_stored_is_read_and_destroyed(owner: Page, customer: Customer) -
     expect(drawer.get_by_text(QUESTION)).to_have_count(0)
     shows.click()
     for speaker, text in (("User", QUESTION), ("Assistant", answer.strip())):
-        said = drawer.get_by_role("article").filter(has_text=speaker)
-        expect(said.get_by_text(text, exact=True)).to_be_visible()
+        turn = drawer.get_by_role("article").filter(has_text=speaker)
+        expect(turn.get_by_text(text, exact=True)).to_be_visible()
     drawer.get_by_role("button", name="Close").click()
     with customer.program(customer.key()) as program:
         stored = program.responses.create(model=MODEL_NAME, input=QUESTION, max_output_tokens=8)

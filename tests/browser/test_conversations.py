@@ -19,8 +19,8 @@ from tests.browser.playground import (
     foot,
     log,
     open_playground,
+    output,
     pane,
-    said,
     settings,
 )
 from tests.stack.asking import until
@@ -140,11 +140,11 @@ def test_a_page_that_is_loaded_again_goes_on_where_it_was(page: Page, customer: 
     idle(page)
     ask(page, LONG)
     for number in (1, 2):
-        expect(said(pane(page, number))).to_contain_text("word5 ")
+        expect(output(pane(page, number))).to_contain_text("word5 ")
     page.get_by_label("Message").fill("And then")
     page.reload()
     for number in (1, 2):
-        expect(said(pane(page, number))).to_have_text(answer_to(LONG))
+        expect(output(pane(page, number))).to_have_text(answer_to(LONG))
         expect(foot(pane(page, number))).to_be_visible()
     pane(page).get_by_role("button", name="Settings").click()
     expect(settings(page).get_by_label("Temperature")).to_have_value("0")
@@ -155,9 +155,9 @@ def test_a_page_that_is_loaded_again_goes_on_where_it_was(page: Page, customer: 
     page.get_by_role("button", name="Save", exact=True).click()
     saved(page)
     ask(page, LONG)
-    expect(said(pane(page))).to_contain_text("word5 ")
+    expect(output(pane(page))).to_contain_text("word5 ")
     page.reload()
-    expect(said(pane(page))).to_have_text(answer_to(LONG))
+    expect(output(pane(page))).to_have_text(answer_to(LONG))
     expect(pane(page).get_by_role("log").get_by_text("req_")).to_have_count(2)
     saved(page)
     go(page, "Adapters")
@@ -178,7 +178,7 @@ def test_a_question_that_was_left_without_an_answer_can_be_gone_on_from(page: Pa
     page.get_by_role("button", name="Save", exact=True).click()
     saved(page)
     ask(page, LONG)
-    expect(said(pane(page))).to_contain_text("word5 ")
+    expect(output(pane(page))).to_contain_text("word5 ")
     saved(page)
     other = page.context.new_page()  # as after a crash: it has nothing of the answer
     other.goto(page.url)
@@ -239,7 +239,7 @@ def test_a_session_that_ends_in_mid_stream_leads_to_signing_in_and_to_the_rest(
     street.witness.allow("401 ")  # for a ticket, without a session
     answered(page, QUESTION)
     ask(page, LONG)
-    expect(said(pane(page))).to_contain_text("word5 ")
+    expect(output(pane(page))).to_contain_text("word5 ")
     page.get_by_label("Message").fill("And then")
     page.context.clear_cookies(name="sessionid")
     other = page.context.new_page()
@@ -247,7 +247,7 @@ def test_a_session_that_ends_in_mid_stream_leads_to_signing_in_and_to_the_rest(
     page.locator("lora-playground").evaluate("playground => playground.link.socket.close()")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     sign_in(page, f"owner-of-{customer.slug}")
-    expect(said(pane(page))).to_have_text(answer_to(LONG))
+    expect(output(pane(page))).to_have_text(answer_to(LONG))
     expect(log(page).get_by_text("req_")).to_have_count(2)
     expect(page.get_by_label("Message")).to_have_value("And then")
     open_account(page)

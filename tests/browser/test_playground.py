@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from demo import ADAPTERS, MODEL_NAME
 from tests.browser.people import PATIENCE_MS, Customer, Street, go
-from tests.browser.playground import ENDLESS, LONG, answer_to, ask, foot, pane, said, settings
+from tests.browser.playground import ENDLESS, LONG, answer_to, ask, foot, output, pane, settings
 from tests.browser.scenery import upload
 from tests.browser.scripts.sockets import Sockets
 from tests.stack.asking import QUESTION, serves, until
@@ -53,11 +53,11 @@ def test_a_cut_socket_loses_and_doubles_nothing(page: Page) -> None:
     page.on("websocket", lambda socket: sockets.append(socket.url))
     ask(page, LONG)
     for word in ("word5 ", "word30 ", "word60 "):
-        expect(said(pane(page))).to_contain_text(word)
+        expect(output(pane(page))).to_contain_text(word)
         page.wait_for_function(OPEN)  # open again after the last cut
         page.locator("lora-playground").evaluate(CUT)
     expect(foot(pane(page))).to_be_visible()
-    expect(said(pane(page))).to_have_text(answer_to(LONG))
+    expect(output(pane(page))).to_have_text(answer_to(LONG))
     page.wait_for_function(OPEN)  # even if the answer had ended before the last cut
     assert len([url for url in sockets if "/ws/playground/" in url]) == 3
 
@@ -68,21 +68,21 @@ def test_a_gateway_that_dies_takes_no_answer_with_it(
     """It is restarted, as another one would take over; the engine continued meanwhile."""
     street.witness.allow("console: WebSocket connection", "net::ERR_")
     ask(page, ENDLESS)
-    expect(said(pane(page))).to_contain_text("word20 ")
+    expect(output(pane(page))).to_contain_text("word20 ")
     stack.children("gateway")[0].kill()
     expect(foot(pane(page))).to_be_visible(timeout=4 * PATIENCE_MS)
-    expect(said(pane(page))).to_have_text(answer_to(ENDLESS))
+    expect(output(pane(page))).to_have_text(answer_to(ENDLESS))
     expect(pane(page).get_by_text("Failed")).to_have_count(0)
     until(lambda: serves(stack.url))
 
 
 def test_escape_stops_the_engine_and_says_what_is_billed(page: Page) -> None:
     ask(page, ENDLESS)
-    expect(said(pane(page))).to_contain_text("word5 ")
+    expect(output(pane(page))).to_contain_text("word5 ")
     page.keyboard.press("Escape")
     expect(pane(page).get_by_text("Stopped. Billed so far:")).to_be_visible()
     expect(foot(pane(page))).to_contain_text(" out")
-    expect(said(pane(page))).not_to_contain_text("word649")
+    expect(output(pane(page))).not_to_contain_text("word649")
 
 
 def test_hostile_text_is_text(page: Page) -> None:
@@ -90,7 +90,7 @@ def test_hostile_text_is_text(page: Page) -> None:
     expect(foot(pane(page))).to_be_visible()
     log = pane(page).get_by_role("log")
     expect(log).to_contain_text("<script>alert(1)</script>")
-    links = said(pane(page)).get_by_role("link").evaluate_all("all => all.map((one) => one.href)")
+    links = output(pane(page)).get_by_role("link").evaluate_all("all => all.map((one) => one.href)")
     assert links == ["https://example.com/x"]
     expect(log.locator("img, script, iframe, [src], [onerror]")).to_have_count(0)
 
@@ -103,7 +103,7 @@ def test_text_from_right_to_left_is_aligned_and_fits(page: Page, customer: Custo
         page.set_viewport_size({"width": width, "height": 820})
         ask(page, f"{RIGHT_TO_LEFT}\n\nLeft to right.\n\n{LETTER * 300}")
         expect(foot(pane(page))).to_be_visible()
-        asked, paragraphs = pane(page).locator(".asked").last, said(pane(page)).locator("p")
+        asked, paragraphs = pane(page).locator(".asked").last, output(pane(page)).locator("p")
         assert asked.evaluate(STARTS_AT) == "right"
         # The answer begins with the model's name.
         assert [one.evaluate(STARTS_AT) for one in paragraphs.all()] == ["left", "left", "right"]
@@ -164,7 +164,7 @@ def test_a_saved_prompt_asks_for_its_variables_and_enter_sends_it(page: Page) ->
     message.press("Shift+Enter")
     expect(foot(pane(page))).to_have_count(0)
     message.press("Enter")
-    expect(said(pane(page))).to_contain_text("Dear Ada, it is sunny.")
+    expect(output(pane(page))).to_contain_text("Dear Ada, it is sunny.")
     page.get_by_label("Enter sends").uncheck()
     message.fill("two")
     message.press("Enter")
@@ -319,8 +319,8 @@ def test_a_stopped_run_goes_on_where_it_was(page: Page) -> None:
     sockets.say(type="delta", id=stopped, seq=1, text="Half an answer")
     expect(run.get_by_text("Half an")).to_be_visible()
     halt.click()
-    (said,) = sockets.of_type("stop", 1)
-    assert said["id"] == stopped
+    (message,) = sockets.of_type("stop", 1)
+    assert message["id"] == stopped
     end(stopped, "cancelled")
     expect(run.get_by_text("1 of 3 prompts answered, 1 with an error or stopped")).to_be_visible()
     expect(run.get_by_text("Stopped.")).to_be_visible()
@@ -380,10 +380,10 @@ def test_what_is_wrong_in_the_settings_is_said_as_it_is_typed(page: Page) -> Non
     pane(page).get_by_role("button", name="Settings").click()
     tools, send = settings(page).get_by_label("Tools"), page.get_by_role("button", name="Send")
     tools.fill('[{"function": {"name": ""}}]')
-    said = "`tools[0].function.name` must be a text that is not empty."
-    expect(settings(page).get_by_role("alert").get_by_text(said)).to_be_visible()
+    problem = "`tools[0].function.name` must be a text that is not empty."
+    expect(settings(page).get_by_role("alert").get_by_text(problem)).to_be_visible()
     expect(send).to_be_disabled()
-    expect(send).to_have_accessible_description(f"Settings: {said}")
+    expect(send).to_have_accessible_description(f"Settings: {problem}")
     tools.fill("[\n{]")
     expect(settings(page).get_by_role("alert").get_by_text("line 2, column 2")).to_be_visible()
     tools.fill(TOOLS)

@@ -3,7 +3,7 @@ import { clock } from "./format.js";
 
 const INTERRUPTED_MS = 3000; // for a shorter interruption the state indicator is enough
 let timer;
-let told;
+let notice;
 
 export function interrupted() {
   timer ??= setTimeout(tell, INTERRUPTED_MS);
@@ -12,14 +12,14 @@ export function interrupted() {
 export function restored() {
   clearTimeout(timer);
   timer = undefined;
-  told?.remove();
+  notice?.remove();
 }
 
 function tell() {
   const since = clock.format(Date.now() - INTERRUPTED_MS);
-  told = document.createElement("p");
-  told.className = "offline";
-  told.setAttribute("role", "alert");
-  told.textContent = `No connection to the gateway since ${since}. This page may be out of date. Trying again…`;
-  (document.querySelector("main") ?? document.body).prepend(told);
+  notice = document.createElement("p");
+  notice.className = "offline";
+  notice.setAttribute("role", "alert");
+  notice.textContent = `No connection to the gateway since ${since}. This page may be out of date. Trying again…`;
+  (document.querySelector("main") ?? document.body).prepend(notice);
 }

@@ -40,7 +40,7 @@ class Link extends Socket {
     this.ping();
   }
 
-  heard(message) {
+  handle(message) {
     restored();
     this.#say("Live");
     if (message.type === "pong") this.#retry();
@@ -48,7 +48,7 @@ class Link extends Socket {
     const part = this.#parts.get(message.id);
     if (!part) return;
     part.seq = message.seq;
-    part.told(message.data);
+    part.update(message.data);
   }
 
   lost() {
@@ -133,7 +133,7 @@ class LivePart extends HTMLElement {
   }
 
   // The topic has changed, or these requests ended.
-  told({ ended, more, missed }) {
+  update({ ended, more, missed }) {
     if (missed) return void this.fetch();
     if (ended) {
       this.#ended.push(...ended);

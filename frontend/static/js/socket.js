@@ -1,5 +1,5 @@
-// A websocket that reconnects when it drops, after growing pauses. A subclass handles `opened`,
-// `heard` (a message), `lost` (it will reconnect) and `refused` (it will not).
+// A websocket that reconnects when it drops, after growing pauses. A subclass has `opened`,
+// `handle(message)`, `lost` (it will reconnect) and `refused` (it will not).
 //
 // It connects to the API's address, which has no sessions: the first message on each socket is a
 // ticket, which the console gives to signed-in users, and fresh tickets keep it open.
@@ -13,7 +13,7 @@ const NOT_ALLOWED = 4403;
 export class Socket {
   ended = false; // signed out or refused: it does not reconnect
   #failures = 0;
-  #heardAt = 0;
+  #activeAt = 0;
   #again = 0;
   #asking = false;
   #renewedAt = 0;
@@ -39,14 +39,14 @@ export class Socket {
     if (this.ended || this.#isUp) return;
     this.disconnect();
     const { signal } = (this.#listening = new AbortController());
-    this.#heardAt = performance.now();
+    this.#activeAt = performance.now();
     const ticket = await this.#ask(signal);
     if (signal.aborted || this.ended) return;
     if (!ticket) return this.#dropped();
-    this.#heardAt = performance.now();
+    this.#activeAt = performance.now();
     this.socket = new WebSocket(this.url);
     this.socket.addEventListener("open", () => this.#opened(ticket), { signal });
-    this.socket.addEventListener("message", (event) => this.#heard(event.data), { signal });
+    this.socket.addEventListener("message", (event) => this.#receive(event.data), { signal });
     this.socket.addEventListener("close", (event) => this.#closed(event.code), { signal });
   }
 
@@ -102,15 +102,15 @@ export class Socket {
     this.send({ type: "ticket", ticket });
   }
 
-  #heard(text) {
-    this.#heardAt = performance.now();
+  #receive(text) {
+    this.#activeAt = performance.now();
     this.#failures = 0;
-    this.heard(JSON.parse(text));
+    this.handle(JSON.parse(text));
   }
 
   // Without pings, the browser may take minutes to notice that the server is gone.
   #check() {
-    if (this.#isUp && performance.now() - this.#heardAt > DEAD_MS) {
+    if (this.#isUp && performance.now() - this.#activeAt > DEAD_MS) {
       this.disconnect();
       this.#dropped();
     } else if (this.isOpen) {

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.people import PASSWORD, Customer, Street, copied, staying
-from tests.browser.playground import ENDLESS, foot, pane, said, settings
+from tests.browser.playground import ENDLESS, foot, output, pane, settings
 
 pytestmark = pytest.mark.stack
 
@@ -91,7 +91,7 @@ def test_an_answer_is_asked_for_and_stopped(owner: Page) -> None:
     write(owner, settings(owner).get_by_label("JSON schema for the answer"), '{"type": "string"}')
     write(owner, owner.get_by_label("Message"), ENDLESS)
     owner.keyboard.press("Control+Enter")
-    expect(said(pane(owner))).to_contain_text("word5 ")
+    expect(output(pane(owner))).to_contain_text("word5 ")
     press(owner, owner.get_by_role("button", name="Stop"))
     expect(owner.get_by_text("Stopped. Billed so far:")).to_be_visible()
     expect(foot(pane(owner))).to_contain_text(" out")

@@ -17,7 +17,7 @@ class Sockets:
     def __init__(self, page: Page, path: str) -> None:
         self.page = page
         self.all: list[WebSocketRoute] = []
-        self.heard: list[list[dict[str, Any]]] = []
+        self.received: list[list[dict[str, Any]]] = []
         """The messages of each socket."""
         page.route_web_socket(f"**{path}", self._accept)
 
@@ -25,20 +25,24 @@ class Sockets:
         """Wait until the page has opened `sockets` and sent `messages` on the last one. Returns its
         messages."""
         end = time.monotonic() + PATIENCE_S
-        while len(self.all) < sockets or len(self.heard[-1]) < messages:
-            assert time.monotonic() < end, (len(self.all), self.heard)
+        while len(self.all) < sockets or len(self.received[-1]) < messages:
+            assert time.monotonic() < end, (len(self.all), self.received)
             self.page.wait_for_timeout(10)  # lets Playwright handle the browser's events
-        return self.heard[-1]
+        return self.received[-1]
 
     def of_type(self, type: str, count: int) -> list[dict[str, Any]]:
         """Wait until the page has sent so many messages of this type, on all its sockets. Returns
         them."""
         end = time.monotonic() + PATIENCE_S
         while (
-            len(found := [one for heard in self.heard for one in heard if one["type"] == type])
+            len(
+                found := [
+                    one for messages in self.received for one in messages if one["type"] == type
+                ]
+            )
             < count
         ):
-            assert time.monotonic() < end, (count, self.heard)
+            assert time.monotonic() < end, (count, self.received)
             self.page.wait_for_timeout(10)
         return found
 
@@ -46,7 +50,7 @@ class Sockets:
         self.all[-1].send(json.dumps(message))
 
     def _accept(self, socket: WebSocketRoute) -> None:
-        heard: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         self.all.append(socket)
-        self.heard.append(heard)
-        socket.on_message(lambda text: heard.append(json.loads(text)))
+        self.received.append(messages)
+        socket.on_message(lambda text: messages.append(json.loads(text)))

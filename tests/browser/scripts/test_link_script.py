@@ -14,9 +14,9 @@ from tests.browser.scripts.static import serve
 HOME = "http://link.test/"
 LINK = """async (home) => {
   const { Link } = await import(`${home}js/playground/link.js`);
-  window.said = [];
-  const listen = ({ type, id, code }) => said.push([type, id, code]);
-  const changed = (state) => said.push(state);
+  window.events = [];
+  const listen = ({ type, id, code }) => events.push([type, id, code]);
+  const changed = (state) => events.push(state);
   const link = new Link("acme", changed);
   link.start("a", { model: "base" }, listen);
   link.stop("a");
@@ -46,24 +46,24 @@ def sockets(page: Page) -> Sockets:
     return sockets
 
 
-def said(page: Page) -> Any:
+def events(page: Page) -> Any:
     """What the link has passed to the page: states, and messages of answers."""
-    return page.evaluate("said")
+    return page.evaluate("events")
 
 
 def test_what_was_asked_too_early_is_sent_once_it_is_open(page: Page, sockets: Sockets) -> None:
     assert sockets.until(1, 4) == [TICKET, PING, START, {"type": "stop", "id": "a"}]
     sockets.say(type="pong")
-    page.wait_for_function("said.length")
-    assert said(page) == ["Live"]
+    page.wait_for_function("events.length")
+    assert events(page) == ["Live"]
 
 
 def test_an_answer_goes_on_where_it_was(page: Page, sockets: Sockets) -> None:
     sockets.until(1, 4)
     sockets.say(type="delta", id="a", seq=7, token_seq=2, text="One two")
-    page.wait_for_function("said.length")
+    page.wait_for_function("events.length")
     sockets.all[0].close(code=1012)
-    page.wait_for_function("said.at(-1) === 'Reconnecting'")
+    page.wait_for_function("events.at(-1) === 'Reconnecting'")
     page.clock.run_for(1_000)
     assert sockets.until(2, 3) == [
         TICKET,
@@ -77,15 +77,15 @@ def test_a_silent_socket_is_given_up_once(page: Page, sockets: Sockets) -> None:
     page.clock.run_for(46_000)
     sockets.until(2, 3)
     sockets.say(type="pong")
-    page.wait_for_function("said.at(-1) === 'Live'")
-    assert (said(page), len(sockets.all)) == (["Reconnecting", "Live"], 2)
+    page.wait_for_function("events.at(-1) === 'Live'")
+    assert (events(page), len(sockets.all)) == (["Reconnecting", "Live"], 2)
 
 
 def test_who_may_no_longer_is_told_in_each_answer(page: Page, sockets: Sockets) -> None:
     sockets.until(1, 4)
     sockets.all[0].close(code=4403)
-    page.wait_for_function("said.length === 2")
-    assert said(page) == ["Closed", ["error", "a", "closed"]]
+    page.wait_for_function("events.length === 2")
+    assert events(page) == ["Closed", ["error", "a", "closed"]]
     page.clock.run_for(60_000)
     assert len(sockets.all) == 1
 
@@ -102,20 +102,20 @@ def test_it_renews_what_it_is_open_by(page: Page, sockets: Sockets) -> None:
         page.clock.run_for(15_000)
         sockets.say(type="pong")
         page.wait_for_timeout(20)
-    page.wait_for_function("said.length >= 8")
-    assert sockets.heard[0].count(TICKET) == 2 and len(sockets.all) == 1
+    page.wait_for_function("events.length >= 8")
+    assert sockets.received[0].count(TICKET) == 2 and len(sockets.all) == 1
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [(403, ["Closed", ["error", "a", "closed"]]), (503, ["Reconnecting"])]
+    ("status", "expected"), [(403, ["Closed", ["error", "a", "closed"]]), (503, ["Reconnecting"])]
 )
-def test_without_a_ticket_nothing_is_opened(page: Page, status: int, told: Any) -> None:
+def test_without_a_ticket_nothing_is_opened(page: Page, status: int, expected: Any) -> None:
     page.route(f"{HOME}tickets", lambda route: route.fulfill(status=status, json={}))
     sockets = Sockets(page, "/ws/playground/acme")
     page.goto(HOME)
     page.evaluate(LINK, HOME)
-    page.wait_for_function(f"said.length >= {len(told)}")
-    assert said(page)[: len(told)] == told and sockets.all == []
+    page.wait_for_function(f"events.length >= {len(expected)}")
+    assert events(page)[: len(expected)] == expected and sockets.all == []
 
 
 def test_who_gets_no_ticket_for_being_signed_out_signs_in(page: Page) -> None:

@@ -73,7 +73,7 @@ class Server(Sockets):
 
     def watches(self) -> list[dict[str, Any]]:
         """The watch messages on the last socket."""
-        return [message for message in self.heard[-1] if message["type"] == "watch"]
+        return [message for message in self.received[-1] if message["type"] == "watch"]
 
     def news(self, id: str, seq: str, **data: Any) -> None:
         self.say(type="news", id=id, seq=seq, data=data)
@@ -123,7 +123,7 @@ REQUESTS = "live/requests"
 
 def test_all_parts_share_one_socket_and_say_what_they_watch(server: Server) -> None:
     server.open()
-    assert server.heard[0][0] == {"type": "ticket", "ticket": "t"}
+    assert server.received[0][0] == {"type": "ticket", "ticket": "t"}
     watched = [(one["id"], one["topic"], one["after"]) for one in server.watches()]
     assert watched == [("1", "engines", ""), ("2", "adapters", ""), ("3", "requests", "")]
     assert server.wishes == [{"purpose": "live", "tenant": "acme"}]
@@ -327,7 +327,7 @@ def test_who_is_not_signed_in_goes_to_sign_in_and_who_may_not_stays(server: Serv
     state(server.page).to_have_text("Not live")
     server.page.clock.run_for(120_000)
     assert len(server.all) == 1
-    server.heard.clear()
+    server.received.clear()
     server.all.clear()
     server.open()
     server.all[0].close(code=4401)

@@ -25,16 +25,16 @@ __all__ = ["blank"]
 def test_the_page_says_of_tools_and_fields_what_the_server_says(blank: Page) -> None:
     tools, extras = ([value for value, _ in cases] for cases in (TOOLS, EXTRAS))
     found = run(blank, "checks", "return given.map(it.toolsProblem)", tools)
-    assert found == [said for _, said in TOOLS]
+    assert found == [problem for _, problem in TOOLS]
     found = run(blank, "checks", "return given.map((one) => it.extraProblem(one, true))", extras)
-    assert found == [said for _, said in EXTRAS]
+    assert found == [problem for _, problem in EXTRAS]
     named = [{name: 1} for name in (*OWN, *SET_HERE)]
     found = run(blank, "checks", "return given.map((one) => it.extraProblem(one, false))", named)
     assert all(found)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         ("", ""), ("[]", ""), (' {"a": [1, -0.5e3, "\\u00e9", null, {}, []]} ', ""),
         ("{", 'line 1, column 2: a name in double quotes is expected, but the text ends.'),
@@ -49,9 +49,9 @@ def test_the_page_says_of_tools_and_fields_what_the_server_says(blank: Page) -> 
         ("[" * 100_000, "line 1, column 100001: a value is expected, but the text ends."),
     ],
 )  # fmt: skip
-def test_where_a_text_stops_being_json_is_said(blank: Page, text: str, said: str) -> None:
+def test_where_a_text_stops_being_json_is_said(blank: Page, text: str, problem: str) -> None:
     found = run(blank, "checks", 'return it.jsonProblem(given, () => "")', text)
-    assert found == (said and f"This is not JSON: {said}")
+    assert found == (problem and f"This is not JSON: {problem}")
 
 
 BODY = {

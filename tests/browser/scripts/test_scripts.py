@@ -56,7 +56,7 @@ def run(page: Page, module: str, script: str, given: Any = None) -> Any:
 SAY = """
     const tree = new it.Tree();
     const say = (role, text) => tree.add(tree.leaf, role, text);
-    const said = () => tree.path.map((node) => node.content).join(" ");
+    const shown = () => tree.path.map((node) => node.content).join(" ");
     const [hi, hello, how, fine] = [say("user", "hi"), say("assistant", "hello"),
         say("user", "how"), say("assistant", "fine")];
 """
@@ -68,11 +68,11 @@ def test_an_edited_message_is_a_version_with_its_own_answers(blank: Page) -> Non
         "tree",
         SAY
         + """
-        const before = said();
+        const before = shown();
         tree.add(tree.edit(hi, "hey"), "assistant", "yes?");
-        const [after, place] = [said(), tree.versions(tree.path[0])];
+        const [after, place] = [shown(), tree.versions(tree.path[0])];
         tree.choose(hi);
-        return [before, after, place, said(), tree.versions(how).of.length];
+        return [before, after, place, shown(), tree.versions(how).of.length];
         """,
     )
     assert found == ["hi hello how fine", "hey yes?", {"at": 1, "of": [1, 5]}, found[0], 1]
@@ -85,9 +85,9 @@ def test_another_answer_is_a_version_and_what_followed_comes_back_with_its_own(b
         SAY
         + """
         tree.add(tree.get(hello.parent), "assistant", "good day");
-        const retried = said();
+        const retried = shown();
         tree.choose(hello);
-        return [retried, said(), tree.turns(fine).map((turn) => turn.role)];
+        return [retried, shown(), tree.turns(fine).map((turn) => turn.role)];
         """,
     )
     assert found == ["hi good day", "hi hello how fine", ["user", "assistant"] * 2]
@@ -146,17 +146,17 @@ def token(text: str, logprob: float = -0.1, data: bytes | None = None) -> dict[s
 
 
 WRITE = """
-    const said = document.body.appendChild(document.createElement("div"));
-    const writer = new it.Tokens(said);
+    const root = document.body.appendChild(document.createElement("div"));
+    const writer = new it.Tokens(root);
     for (const [text, tokens] of given) writer.add(text, tokens);
     writer.end();
-    const spans = [...said.querySelectorAll(".token")];
+    const spans = [...root.querySelectorAll(".token")];
     const signs = spans.filter((one) => one.classList.contains("sign"));
-    const told = spans.map((one) => [one.textContent, one.tokens.length]);
-    const shown = [...said.childNodes].filter((one) => !signs.includes(one));
+    const pieces = spans.map((one) => [one.textContent, one.tokens.length]);
+    const shown = [...root.childNodes].filter((one) => !signs.includes(one));
     const texts = (all) => all.map((one) => one.textContent);
-    const found = [texts(shown).join(""), told, texts(signs), said.innerHTML];
-    said.remove();
+    const found = [texts(shown).join(""), pieces, texts(signs), root.innerHTML];
+    root.remove();
     return found;
 """
 
@@ -193,7 +193,7 @@ def test_a_character_of_several_tokens_is_one_span(
 
 
 @pytest.mark.parametrize(
-    ("said", "tokens"),
+    ("answer", "tokens"),
     [
         ("Hello there", [" Hello", " there"]),
         ("Hello there", ["Hello", "there"]),
@@ -207,11 +207,11 @@ def test_a_character_of_several_tokens_is_one_span(
 )
 @pytest.mark.parametrize("late", [False, True])
 def test_the_text_is_the_engines_whatever_tokens_say(
-    blank: Page, said: str, tokens: list[str], late: bool
+    blank: Page, answer: str, tokens: list[str], late: bool
 ) -> None:
     made = [token(text) for text in tokens]
-    deltas = [("", made), *((char, []) for char in said)] if late else [(said, made)]
-    assert written(blank, *deltas)[0] == said
+    deltas = [("", made), *((char, []) for char in answer)] if late else [(answer, made)]
+    assert written(blank, *deltas)[0] == answer
 
 
 def test_bytes_that_are_no_character_do_not_part_text_and_tokens(blank: Page) -> None:
@@ -235,18 +235,18 @@ def test_what_might_have_been_is_told_to_mouse_and_keyboard(blank: Page) -> None
         blank,
         "tokens",
         """
-        const said = document.body.appendChild(document.createElement("div"));
-        const writer = new it.Tokens(said);
+        const root = document.body.appendChild(document.createElement("div"));
+        const writer = new it.Tokens(root);
         for (const [text, tokens] of given) writer.add(text, tokens);
         writer.end();
         const tip = document.getElementById("token-tip");
         const press = (key) => document.activeElement.dispatchEvent(
             new KeyboardEvent("keydown", { key, bubbles: true }));
-        const told = () => [document.activeElement.textContent, tip.hidden, tip.innerText];
-        const spans = [...said.querySelectorAll(".token")];
+        const state = () => [document.activeElement.textContent, tip.hidden, tip.innerText];
+        const spans = [...root.querySelectorAll(".token")];
         const stops = () => spans.map((one) => one.tabIndex);
         spans[0].focus();
-        const tips = [told()];
+        const tips = [state()];
         for (const key of ["ArrowRight", "End", "ArrowRight", "Home", "ArrowLeft"]) {
             press(key);
             tips.push([document.activeElement.textContent, stops().indexOf(0)]);
@@ -307,12 +307,12 @@ TWO_LISTS = """
       <form id=${id} class=bulk><span data-count></span></form>`;
     document.body.innerHTML += `<main>${list("one")}${list("two")}</main>`;
     const box = (which, n) => document.querySelectorAll(`[form=${which}]`)[n];
-    const said = () => [...document.querySelectorAll("form.bulk")].map((form) => {
+    const counts = () => [...document.querySelectorAll("form.bulk")].map((form) => {
       const all = form.elements[0];
       const state = all.indeterminate ? "some" : all.checked ? "all" : "none";
       return [form.textContent, state, "any" in form.dataset];
     });
-    const seen = given.map(([which, n]) => (box(which, n).click(), said()));
+    const seen = given.map(([which, n]) => (box(which, n).click(), counts()));
     document.querySelector("main").remove();
     return seen;
 """
@@ -329,7 +329,7 @@ def test_each_list_of_a_page_counts_its_own_rows(blank: Page) -> None:
 # --- Answers -------------------------------------------------------------------------------------
 
 WRITTEN = """
-    const said = (parts) => {
+    const written = (parts) => {
       const element = document.createElement("div");
       const answer = new it.Answer(element);
       for (const part of parts) answer.add(part);
@@ -338,7 +338,7 @@ WRITTEN = """
       return code ? ["json", code.textContent, code.querySelectorAll("[class^=hljs-]").length > 0]
         : ["text", element.textContent, element.querySelectorAll("a[href], strong").length];
     };
-    return given.map(said);
+    return given.map(written);
 """
 LINK = "[the page](https://example.com/) is **here**"
 
@@ -415,7 +415,7 @@ def test_a_draft_has_room_before_older_ones(blank: Page) -> None:
 
 SERVER = """
     const stored = { revision: 1, text: "", lost: 0 };
-    const answer = (status, said) => new Response(JSON.stringify(said), { status });
+    const answer = (status, body) => new Response(JSON.stringify(body), { status });
     window.fetch = async (url, { body }) => {
       const { revision, text } = JSON.parse(body);
       const changed = { code: "conversation_changed", message: "no" };
@@ -427,7 +427,7 @@ SERVER = """
     const states = [];
     const home = { text: "", conversation: () => ({ text: home.text }) };
     const tab = (revision) => new it.Keeping(home, {
-      kept: { url: "/", revision }, told: (state) => state !== "saving" && states.push(state),
+      kept: { url: "/", revision }, onState: (state) => state !== "saving" && states.push(state),
     });
     const save = (keeping, text) => { home.text = text; return keeping.changed(); };
 """

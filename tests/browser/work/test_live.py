@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from demo import MODEL_NAME
 from tests.browser.people import (
-    SAID,
+    TEXTS,
     Customer,
     Street,
     completion,
@@ -87,9 +87,9 @@ def test_a_killed_gateway_is_waited_for(street: Street, stack: Stack, owner: Pag
     go(owner, "Engines")
     expect(live_state(owner)).to_have_text("Live")
     with staying(owner):
-        said = live_state(owner).evaluate_handle(SAID)  # however briefly it is away
+        texts = live_state(owner).evaluate_handle(TEXTS)  # however briefly it is away
         stack.children("gateway")[0].kill()
-        owner.wait_for_function("said => said.join() === 'Reconnecting,Live'", arg=said)
+        owner.wait_for_function("texts => texts.join() === 'Reconnecting,Live'", arg=texts)
     until(lambda: serves(stack.url))  # the engine reconnects at its own pace
     go(owner, "Playground")
     ask(owner, "Hello")

@@ -318,7 +318,7 @@ def picker(page: Page) -> None:
 
 def generating(page: Page) -> None:
     say(page, LONG)
-    expect(page.locator(".said").last).to_contain_text("word9 ")
+    expect(page.locator(".output").last).to_contain_text("word9 ")
 
 
 def no_model(page: Page) -> None:

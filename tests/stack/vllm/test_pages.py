@@ -16,8 +16,8 @@ from tests.browser.playground import (
     foot,
     log,
     open_playground,
+    output,
     pane,
-    said,
     settings,
 )
 
@@ -44,8 +44,8 @@ def test_base_and_adapter_answer_differently_side_by_side(owner: Page, tmp_path:
     for number in (1, 2):
         be_exact(pane(owner, number))
     ask(owner, QUESTION)
-    expect(said(pane(owner, 1))).to_have_text(ANSWERS["base"])
-    expect(said(pane(owner, 2))).to_have_text(ANSWERS["pirate"])
+    expect(output(pane(owner, 1))).to_have_text(ANSWERS["base"])
+    expect(output(pane(owner, 2))).to_have_text(ANSWERS["pirate"])
     for number in (1, 2):
         for part in ("TTFT ", " tok/s", " in", " out", "$0.0"):
             expect(foot(pane(owner, number))).to_contain_text(part)
@@ -64,8 +64,8 @@ def test_how_probable_a_token_was_is_told_to_the_keyboard_too(page: Page) -> Non
     settings(page).get_by_label("Show token probabilities").check()
     ask(page, QUESTION)
     expect(foot(pane(page))).to_be_visible()
-    expect(said(pane(page))).to_have_text(f"{ANSWERS['base']}<|eos|>")
-    first = said(pane(page)).get_by_role("button").first
+    expect(output(pane(page))).to_have_text(f"{ANSWERS['base']}<|eos|>")
+    first = output(pane(page)).get_by_role("button").first
     first.focus()
     tip = page.get_by_role("tooltip")
     expect(tip).to_contain_text("%")
@@ -91,4 +91,4 @@ def test_a_schema_is_checked_here_and_by_the_engine(page: Page) -> None:
     schema.fill('{"enum": ["first", "second"]}')
     log(page).get_by_role("button", name="Retry").click()
     expect(foot(pane(page))).to_be_visible()
-    assert said(pane(page)).inner_text() in ('"first"', '"second"')
+    assert output(pane(page)).inner_text() in ('"first"', '"second"')

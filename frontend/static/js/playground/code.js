@@ -28,7 +28,7 @@ function javascriptFields(body) {
 }
 
 // A call of a tool is not in the content of the message.
-const said = (body) => `answer.choices[0].message${body.tools ? "" : ".content"}`;
+const output = (body) => `answer.choices[0].message${body.tools ? "" : ".content"}`;
 
 // The request for curl, and in the words of OpenAI's SDKs for Python and JavaScript.
 export function snippets(body, baseUrl) {
@@ -42,12 +42,12 @@ from openai import OpenAI
 client = OpenAI(base_url=${JSON.stringify(baseUrl)}, api_key=os.environ["LORIKEET_KEY"])
 answer = client.chat.completions.create(
 ${pythonArguments(body)})
-print(${said(body)})`,
+print(${output(body)})`,
     javascript: `import OpenAI from "openai";
 
 const client = new OpenAI({ baseURL: ${JSON.stringify(baseUrl)}, apiKey: process.env.LORIKEET_KEY });
 const answer = await client.chat.completions.create({
 ${javascriptFields(body)}});
-console.log(${said(body)});`,
+console.log(${output(body)});`,
   };
 }

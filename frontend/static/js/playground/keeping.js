@@ -8,11 +8,11 @@ export class Keeping {
   #wanted = false;
   #saving = false;
 
-  // `home` has `conversation()`; `kept` is { url, revision } or null; `told(state, message)` is called
+  // `home` has `conversation()`; `kept` is { url, revision } or null; `onState(state, message)` is called
   // with `kept`, `saving` or `failed`. With `unsure`, the answer to a save has not arrived: the stored
   // revision may be the next one.
-  constructor(home, { create, csrf, kept, told }) {
-    Object.assign(this, { home, create, csrf, kept, told, unsure: false });
+  constructor(home, { create, csrf, kept, onState }) {
+    Object.assign(this, { home, create, csrf, kept, onState, unsure: false });
   }
 
   // Whether a draft of this tab, { revision, unsure }, is newer than what the page has. It is not if the
@@ -52,27 +52,27 @@ export class Keeping {
     const { kept, unsure } = this;
     this.unsure = true;
     const body = { ...this.home.conversation(), revision: kept.revision };
-    const said = await this.#post(`${kept.url}save`, body, unsure ? CHANGED : null);
-    if (!said) return;
-    const stored = unsure && said.code === CHANGED; // the save before, whose answer was lost
-    this.unsure = unsure && !stored && !said.revision;
+    const result = await this.#post(`${kept.url}save`, body, unsure ? CHANGED : null);
+    if (!result) return;
+    const stored = unsure && result.code === CHANGED; // the save before, whose answer was lost
+    this.unsure = unsure && !stored && !result.revision;
     if (stored) [kept.revision, this.#wanted] = [kept.revision + 1, true];
-    else kept.revision = said.revision ?? kept.revision;
+    else kept.revision = result.revision ?? kept.revision;
   }
 
   // Returns the answer, also a refusal, which it tells unless it has the `expected` code; null if none
   // arrived.
   async #post(url, body, expected = null) {
-    this.told("saving");
+    this.onState("saving");
     try {
       const headers = { "Content-Type": "application/json", "X-CSRFToken": this.csrf };
       const answer = await fetch(url, { method: "POST", headers, body: JSON.stringify(body), redirect: "manual" });
-      const said = answer.type === "opaqueredirect" ? { message: SIGNED_OUT } : await answer.json();
-      if (answer.ok) this.told("kept");
-      else if (said.code !== expected || !expected) this.told("failed", said.message);
-      return said;
+      const result = answer.type === "opaqueredirect" ? { message: SIGNED_OUT } : await answer.json();
+      if (answer.ok) this.onState("kept");
+      else if (result.code !== expected || !expected) this.onState("failed", result.message);
+      return result;
     } catch (error) {
-      this.told("failed", error instanceof SyntaxError ? FORBIDDEN : UNREACHABLE);
+      this.onState("failed", error instanceof SyntaxError ? FORBIDDEN : UNREACHABLE);
       return null;
     }
   }

@@ -39,7 +39,7 @@ export class Link extends Socket {
     for (const message of this.#unsent.splice(0)) this.send(message);
   }
 
-  heard(message) {
+  handle(message) {
     if (message.type === "pong") return this.changed("Live");
     const answer = this.#answers.get(message.id);
     if (!answer) return;

@@ -47,11 +47,11 @@ class Pane extends HTMLElement {
   // The first error in the settings, also shown at its field; empty if there is none.
   problem() {
     const found = Object.keys(JSON_FIELDS).map((name) => {
-      const said = this.#problemOf(name);
+      const problem = this.#problemOf(name);
       const shown = this.settings.querySelector(`[data-problem="${name}"]`);
-      if (shown.textContent !== said) shown.textContent = said; // else it would be read out again
-      this.field(name).setAttribute("aria-invalid", String(Boolean(said)));
-      return said;
+      if (shown.textContent !== problem) shown.textContent = problem; // else it would be read out again
+      this.field(name).setAttribute("aria-invalid", String(Boolean(problem)));
+      return problem;
     });
     return found.find(Boolean) ?? "";
   }
@@ -256,10 +256,10 @@ class Pane extends HTMLElement {
     this.#show();
     this.talk.scrollTop = this.talk.scrollHeight;
     this.#waits(state, { phase: "waiting" });
-    ask(id, (message) => id === this.running && this.#heard(state, message));
+    ask(id, (message) => id === this.running && this.#handle(state, message));
   }
 
-  #heard(state, message) {
+  #handle(state, message) {
     const down = this.talk.scrollHeight - this.talk.scrollTop - this.talk.clientHeight < 48;
     if (message.type === "phase") this.#waits(state, message);
     else if (message.type === "delta") this.#add(state, message);

@@ -14,7 +14,7 @@ export function badgeOf(name) {
 export class Picker {
   #list = element("div", "models");
 
-  // The input is the combobox; its list is put behind it. A choice is told by a `change` event.
+  // The input is the combobox; its list is put behind it. A choice fires a `change` event.
   constructor(input) {
     this.input = input;
     this.#list.id = `models-${++made}`;

@@ -162,9 +162,9 @@ class Playground extends HTMLElement {
     const shown = this.querySelector("#cannot-send");
     const at = wrong.findIndex(Boolean);
     const whose = wrong.length > 1 ? `Settings of pane ${at + 1}` : "Settings";
-    const said = at < 0 ? "" : `${whose}: ${wrong[at]}`;
-    if (shown.textContent !== said) shown.textContent = said;
-    shown.hidden = !said;
+    const text = at < 0 ? "" : `${whose}: ${wrong[at]}`;
+    if (shown.textContent !== text) shown.textContent = text;
+    shown.hidden = !text;
   }
 
   // The messages here differ from the stored ones.
@@ -287,7 +287,7 @@ class Playground extends HTMLElement {
       create: this.dataset.create,
       csrf: this.querySelector("[name=csrfmiddlewaretoken]").value,
       kept: this.dataset.kept ? { url: this.dataset.kept, revision: Number(this.dataset.revision) } : null,
-      told: (state, message) => this.#kept(state, message),
+      onState: (state, message) => this.#kept(state, message),
     });
   }
 

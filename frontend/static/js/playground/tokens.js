@@ -55,8 +55,8 @@ function place(text, at, piece) {
   const rest = text.slice(at);
   const [ahead, bare] = [loose(rest), loose(piece)];
   const skip = rest.length - ahead.length;
-  for (const [skipped, said] of [[0, piece], [0, bare], [skip, bare]]) {
-    if (said && rest.startsWith(said, skipped)) return { skip: skipped, length: said.length };
+  for (const [skipped, part] of [[0, piece], [0, bare], [skip, bare]]) {
+    if (part && rest.startsWith(part, skipped)) return { skip: skipped, length: part.length };
   }
   return ahead.length >= bare.length ? null : undefined;
 }

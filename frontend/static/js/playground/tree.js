@@ -45,13 +45,13 @@ export class Tree {
   turns(node) {
     const found = [];
     for (let one = node; one; one = this.get(one.parent)) found.unshift(one);
-    return found.flatMap(said);
+    return found.flatMap(messages);
   }
 
   // The tree to store, which `of` reads. Answers in progress, or that failed before their first word,
   // are included only with `running`.
   stored({ running = false } = {}) {
-    const kept = (node) => running || (!node.running && (said(node).length > 0 || node.children.length > 0));
+    const kept = (node) => running || (!node.running && (messages(node).length > 0 || node.children.length > 0));
     return {
       nodes: [...this.#nodes.values()].filter(kept).map(fields),
       leaf: this.path.findLast(kept)?.id ?? null,
@@ -80,7 +80,7 @@ export class Tree {
 }
 
 // The messages that the model gets for this one: one per tool result, none if it is empty.
-function said({ role, content, calls, results }) {
+function messages({ role, content, calls, results }) {
   const given = Object.entries(results ?? {}).map(([id, text]) => ({ role: "tool", content: text, tool_call_id: id }));
   if (calls?.length) return [{ role, content, tool_calls: calls }];
   return content ? [...given, { role, content }] : given;

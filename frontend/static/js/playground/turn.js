@@ -14,7 +14,7 @@ export class Turn {
     this.root = element("div", `turn ${node.role}`);
     this.root.append(element("span", "visually-hidden", node.role === "user" ? "You:" : "Model:"));
     if (node.role === "user") this.body = this.root.appendChild(this.#asked());
-    else this.body = this.root.appendChild(element("div", "said"));
+    else this.body = this.root.appendChild(element("div", "output"));
     this.body.dir = "auto";
     if (node.role === "assistant") this.calls = new Calls(this.root.appendChild(element("div", "calls")));
     this.notes = this.root.appendChild(element("div", "notes"));
@@ -38,8 +38,8 @@ export class Turn {
   fail(error) {
     const notice = element("div", "notice bad");
     notice.setAttribute("role", "alert");
-    const told = error.message.includes("Try again in "); // the message of a limit
-    const later = error.retry_after_s && !told ? ` Try again in ${Math.ceil(error.retry_after_s)} s.` : "";
+    const hasWait = error.message.includes("Try again in "); // the message of a limit
+    const later = error.retry_after_s && !hasWait ? ` Try again in ${Math.ceil(error.retry_after_s)} s.` : "";
     notice.append(element("p", "", error.message + later));
     if (error.request_id) notice.append(element("p", "mono faint", error.request_id));
     notice.append(button("Retry", () => this.pane.retry(this.node)));

@@ -40,9 +40,9 @@ export class Ballot {
     this.problem.textContent = "Your votes could not be saved. Saving is retried with your next vote.";
     try {
       const answer = await fetch(`${form.action}/${this.run.id}/votes`, { method: "POST", body, redirect: "error" });
-      const said = await answer.json();
-      if (answer.ok) [this.scores, this.problem.textContent] = [said.scores, ""];
-      else this.problem.textContent = `Your votes could not be saved. ${said.message}`;
+      const result = await answer.json();
+      if (answer.ok) [this.scores, this.problem.textContent] = [result.scores, ""];
+      else this.problem.textContent = `Your votes could not be saved. ${result.message}`;
     } catch {
       // unreachable, signed out or deleted: the problem stays as set above
     }

@@ -26,7 +26,7 @@ export function shuffled(count, random = (n) => Math.floor(Math.random() * n)) {
 
 export class Run {
   #asking = new Map(); // id -> resolves the wait for this answer
-  #shown = []; // by prompt and pane: { title, said, notes, calls }
+  #shown = []; // by prompt and pane: { title, output, notes, calls }
   #votes = []; // by prompt: the field with its choices
 
   // `home` has: link, closed(). `panes` are requests without messages; `scores` those of earlier runs;
@@ -77,19 +77,19 @@ export class Run {
     const known = answer.id; // it was being generated when the page was left
     Object.assign(answer, { id: known ?? crypto.randomUUID(), text: "", calls: [], failed: "" });
     const shown = this.#shown[at][pane];
-    shown.said.replaceChildren();
+    shown.output.replaceChildren();
     shown.notes.replaceChildren(element("p", "faint", "Waiting"));
-    const writer = new Answer(shown.said);
+    const writer = new Answer(shown.output);
     return new Promise((resolve) => {
       this.#asking.set(answer.id, resolve);
-      const listen = (message) => this.#heard(answer, { ...shown, writer }, message);
+      const listen = (message) => this.#handle(answer, { ...shown, writer }, message);
       const request = { ...this.panes[pane], messages: [{ role: "user", content: this.prompts[at] }] };
       if (known) this.home.link.resume(known, listen);
       else this.home.link.start(answer.id, request, listen);
     });
   }
 
-  #heard(answer, { writer, calls, notes }, message) {
+  #handle(answer, { writer, calls, notes }, message) {
     if (message.type === "phase") return;
     if (message.type === "delta") {
       notes.replaceChildren();
@@ -194,12 +194,12 @@ export class Run {
   #answer(into, at, pane) {
     const box = into.appendChild(element("article", "answer"));
     const title = box.appendChild(element("h4"));
-    const [said, called, notes] = ["said", "calls", "notes"].map((name) => box.appendChild(element("div", name)));
-    said.dir = "auto";
-    const shown = { title, said, notes, calls: new Calls(called) };
+    const [output, called, notes] = ["output", "calls", "notes"].map((name) => box.appendChild(element("div", name)));
+    output.dir = "auto";
+    const shown = { title, output, notes, calls: new Calls(called) };
     const answer = this.answers[at][pane];
     if (answer.done || answer.failed) {
-      const writer = new Answer(said);
+      const writer = new Answer(output);
       writer.add(answer.text);
       writer.end();
       shown.calls.show(answer.calls);

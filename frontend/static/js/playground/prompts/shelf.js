@@ -30,10 +30,10 @@ export class Shelf {
   #line(one) {
     const line = element("li");
     const whose = one.by ? `shared by ${one.by}` : one.shared ? "shared" : "";
-    const told = [this.note(one), whose].filter(Boolean).join(" · ");
+    const details = [this.note(one), whose].filter(Boolean).join(" · ");
     const name = line.appendChild(button(one.name, () => this.choose(one)));
     name.dir = "auto";
-    line.append(element("span", "faint", told), ...this.more(one));
+    line.append(element("span", "faint", details), ...this.more(one));
     if (!one.by) line.append(button("Delete", () => this.#delete(one), `Delete ${one.name}`));
     return line;
   }
@@ -72,9 +72,9 @@ export class Shelf {
     this.problem.textContent = "";
     try {
       const answer = await fetched(url, { ...options, redirect: "error" });
-      const said = await answer.json();
-      if (answer.ok) return said;
-      this.problem.textContent = said.message;
+      const result = await answer.json();
+      if (answer.ok) return result;
+      this.problem.textContent = result.message;
     } catch {
       this.problem.textContent = "The server could not be reached, or you are signed out.";
     }
