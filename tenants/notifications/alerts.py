@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
-from inference.gateway.measuring.sums import BUCKETS, percentile_s
+from inference.gateway.measuring.sums import percentile_s
 from tenants.models import AlertRule, Notification, TotalMinute
 from tenants.models.alerts import MAX_MINUTES, AlertEvent, Metric
 from tenants.models.notifications import NotificationKind
@@ -35,7 +35,7 @@ class WindowFigures:
     def of(cls, row: Mapping[str, Any]) -> WindowFigures:
         """From a row of `figures`."""
         requests: int = row["requests"]
-        first = percentile_s([row[f"first_tokens{at}"] for at in range(BUCKETS)], 0.95)
+        first = percentile_s(row["first_tokens"], 0.95)
         wrong = 100 * (row["refused"] + row["failed"]) / requests if requests else None
         return cls(requests, wrong, None if first is None else first * 1000)
 

@@ -26,9 +26,9 @@ from django.utils import timezone
 from frontend.formats import ago, month, rate
 from frontend.views.limits import last_day
 from frontend.views.overview.health import path
-from inference.gateway.measuring.sums import BUCKETS, percentile_s
+from inference.gateway.measuring.sums import BUCKETS, percentile_s, sums_of_buckets
 from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth
-from tenants.models.usage.outcomes import STRUCTURES
+from tenants.models.usage.outcomes import STRUCTURES, BucketSums
 from tenants.utc import month_start
 
 LOOKBACK = timedelta(days=7)
@@ -78,8 +78,7 @@ class AdapterTraffic:
         if any(row[name] for name in STRUCTURES):
             found = {name: row[name] for name in STRUCTURES}
             self.structures.append(StructureDay(**found, at=row.get("day")))
-        for at in range(BUCKETS):
-            self.first_tokens[at] += row[f"first{at}"]
+        self.first_tokens = sums_of_buckets([self.first_tokens, row["first_tokens"]])
         for hour, requests in zip(row.get("hours", ()), row.get("of_hours", ()), strict=True):
             self.by_hour[hour] = self.by_hour.get(hour, 0) + requests
 
@@ -183,9 +182,7 @@ def _seconds(at: datetime) -> int:
 
 
 def _sums(figures: Any, *by: str, **more: Aggregate) -> Iterable[Mapping[str, Any]]:
-    sums: dict[str, Any] = {
-        f"first{at}": Coalesce(Sum(f"first_tokens__{at}"), 0) for at in range(BUCKETS)
-    }
+    sums: dict[str, Any] = {"first_tokens": BucketSums("first_tokens")}
     sums["failed"] = Sum("requests", filter=Q(outcome="failed"), default=0)
     sums |= (
         {name: Sum(name, default=0) for name in (*STRUCTURES, "cost")}

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from frontend.formats import duration, money, number, rate
 from frontend.periods import PERIODS, USUAL, Period
-from inference.gateway.measuring.sums import BUCKETS, percentile_s
+from inference.gateway.measuring.sums import percentile_s, sums_of_buckets
 from tenants.models import RequestHour, RequestMinute, TotalHour, TotalMinute
 from tenants.models.usage.outcomes import FiguresQuerySet
 from tenants.permissions import Caller
@@ -96,7 +96,7 @@ class RequestSums:
         self.malformed: int = total("malformed")
         self.unchecked: int = total("unchecked")
         self.cost = int(total("cost"))
-        self._buckets = [int(total(f"first_tokens{at}")) for at in range(BUCKETS)]
+        self._buckets = sums_of_buckets(row["first_tokens"] for row in found)
         self._tokens, self._seconds = int(total("decode_tokens")), float(total("decode_s"))
 
     @property

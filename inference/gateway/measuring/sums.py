@@ -54,6 +54,11 @@ class MeasureSums(Generic[K, S]):
             self.of(key).add(sums)
 
 
+def sums_of_buckets(counts: Iterable[Sequence[int]]) -> list[int]:
+    """The counts of each bucket, summed over rows of BUCKETS counts."""
+    return [sum(column) for column in zip([0] * BUCKETS, *counts, strict=True)]
+
+
 def bucket_of(seconds: float) -> int:
     """The bucket of a time: the first whose bound it does not exceed."""
     return bisect_left(DURATION_S, seconds)

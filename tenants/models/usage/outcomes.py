@@ -16,8 +16,7 @@ from typing import Any, Self, TypeVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import F, Func, Q, Sum, Value
-from django.db.models.functions import Coalesce
+from django.db.models import Aggregate, F, Func, Q, Sum, Value
 
 from inference.gateway.measuring.measures import CANCELLED, COMPLETED, FAILED, REFUSED
 from inference.gateway.measuring.sums import BUCKETS
@@ -41,6 +40,19 @@ TIMES = ("first_tokens", "totals")
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
+class BucketSums(Aggregate):
+    """The sums of each bucket of a duration: a list of BUCKETS counts. As one expression, because
+    Django takes 10 ms for BUCKETS of them."""
+
+    output_field = ArrayField(models.BigIntegerField())
+
+    def as_sql(self, compiler: Any, connection: Any, *_: Any, **more: Any) -> Any:
+        """See `Aggregate.as_sql`."""
+        column, params = compiler.compile(self.source_expressions[0])
+        sums = ", ".join(f"coalesce(sum({column}[{at}]), 0)" for at in range(1, BUCKETS + 1))
+        return f"ARRAY[{sums}]::bigint[]", [*params] * BUCKETS
+
+
 class FiguresQuerySet(models.QuerySet[M]):
     def between(self, start: datetime, end: datetime) -> Self:
         """Figures of minutes, or hours, that begin at `start` or later, and before `end`."""
@@ -51,8 +63,7 @@ class FiguresQuerySet(models.QuerySet[M]):
     ) -> models.QuerySet[M, dict[str, Any]]:
         """One dict for each group that exists, in order: a column for each of `by` (fields, and
         with a `step` also `start`, the beginning of the interval of that length), then COUNTS,
-        `decode_s`, a count for each of BY_OUTCOME, and `first_tokens0`, `totals0` and so on, one
-        for each bucket of these `times`."""
+        `decode_s`, a count for each of BY_OUTCOME, and the counts by bucket of these `times`."""
         found: models.QuerySet[Any, Any] = self.order_by()
         if step is not None:
             start = Func(Value(step), F("at"), Value(EPOCH), function="date_bin",
@@ -71,9 +82,7 @@ def _sums(times: Sequence[str]) -> Mapping[str, Any]:
     sums["decode_s"] = Sum("decode_s", default=0.0)
     for outcome in BY_OUTCOME:
         sums[outcome] = Sum("requests", filter=Q(outcome=outcome), default=0)
-    for name in times:
-        for at in range(BUCKETS):
-            sums[f"{name}{at}"] = Coalesce(Sum(f"{name}__{at}"), 0)
+    sums |= {name: BucketSums(name) for name in times}
     # Reversed, so that counts by outcome precede the sum `requests`: in an aggregate a name means
     # the field until a sum takes it.
     return dict(reversed(sums.items()))

@@ -53,10 +53,11 @@ def test_a_period_has_whole_steps(period: str, start: datetime, end: datetime, s
 # --- Figures -------------------------------------------------------------------------------------
 
 
-def row(start: datetime, **figures: int) -> dict[str, Any]:
+def row(start: datetime, bucket: int = 0, first_tokens: int = 0, **figures: int) -> dict[str, Any]:
     names = (*COUNTS, "refused", "failed", "decode_s")
     zeros: dict[str, Any] = {"start": start, **dict.fromkeys(names, 0)}
-    return zeros | {f"first_tokens{at}": 0 for at in range(BUCKETS)} | figures
+    buckets = [first_tokens if at == bucket else 0 for at in range(BUCKETS)]
+    return zeros | {"first_tokens": buckets} | figures
 
 
 def strip(*rows: dict[str, Any]) -> dict[str, health.Figure]:
@@ -78,9 +79,9 @@ def test_of_nothing_there_is_nothing_to_say() -> None:
 
 def test_figures_and_their_changes() -> None:
     found = strip(
-        row(YESTERDAY, requests=48, refused=0, failed=0, cost=4800 * PICO, first_tokens4=48,
+        row(YESTERDAY, 4, 48, requests=48, refused=0, failed=0, cost=4800 * PICO,
             decode_tokens=100, decode_s=1),
-        row(HOUR, requests=94, refused=1, failed=1, cost=4700 * PICO, first_tokens3=94,
+        row(HOUR, 3, 94, requests=94, refused=1, failed=1, cost=4700 * PICO,
             decode_tokens=120, decode_s=2),
     )  # fmt: skip
     requests, wrong, p50, p95, speed, spend = found.values()
@@ -98,8 +99,8 @@ def test_figures_and_their_changes() -> None:
 
 def test_percentiles_are_of_all_requests_of_the_period_together() -> None:
     found = strip(
-        row(HOUR - timedelta(hours=1), requests=990, first_tokens0=990),
-        row(HOUR, requests=10, first_tokens10=10),
+        row(HOUR - timedelta(hours=1), requests=990, first_tokens=990),
+        row(HOUR, requests=10, bucket=10, first_tokens=10),
     )
     # The mean of the two hours' percentiles would be more than five seconds.
     assert found["TTFT p95"].value == "9.60 ms"

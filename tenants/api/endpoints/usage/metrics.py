@@ -13,7 +13,6 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from inference.gateway.measuring.sums import BUCKETS as TIMES
 from inference.gateway.measuring.sums import percentile_s
 from tenants.api.filters import MetricsFilter
 from tenants.api.periods import PeriodBucket, PeriodQuestion, shown
@@ -129,9 +128,7 @@ class Metrics(TenantView, GenericAPIView[Any]):
     def _line(
         self, asked: PeriodQuestion, row: Row, names: Mapping[int, str], numbers: Mapping[int, int]
     ) -> Row:
-        first_tokens, totals = (
-            [row[f"{name}{at}"] for at in range(TIMES)] for name in ("first_tokens", "totals")
-        )
+        first_tokens, totals = row["first_tokens"], row["totals"]
         line: Row = {"start": shown(row.get("start", asked.start))}
         line |= {name: row[name] or None for name in asked.columns}
         if "key" in line:
