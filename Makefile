@@ -169,8 +169,12 @@ nixl: .venv-clients/nixl/.ready ## prefill and decode on two real engines, over 
 	.venv/bin/uv pip install --quiet --require-hashes --no-deps --target $(@D) --python $(PY) -r $<
 	@touch $@
 
-profiles: .venv/.ready ## prove the profiles of engines on this machine, and measure them (ARGS="ngram int8"; a minute each)
-	$(PY) manage.py check_profile $(ARGS)
+.venv-clients/torchao/.ready: requirements/torchao.txt .venv/.ready-dev
+	.venv/bin/uv pip install --quiet --require-hashes --no-deps --target $(@D) --python $(PY) -r $<
+	@touch $@
+
+profiles: .venv-clients/torchao/.ready ## prove the profiles of engines on this machine, and measure them (ARGS="ngram int8"; a minute each)
+	PYTHONPATH=.venv-clients/torchao $(PY) manage.py check_profile $(ARGS)
 
 models: .venv/.ready-dev ## serve random models of well-known architectures with adapters, and compare with PEFT
 	MODELS=all $(PY) -m pytest -rs --timeout 0 tests/labs/models
@@ -178,8 +182,8 @@ models: .venv/.ready-dev ## serve random models of well-known architectures with
 ray: .venv/.ready-dev ## run engines on a real Ray cluster (needs Ray; 3 minutes)
 	$(PY) -m pytest -rs --timeout 0 tests/labs/ray
 
-gpu-check: .venv/.ready-dev ## run vLLM on a GPU with 1, 8 and 64 adapters, check answers, write docs/gpu.md (15 minutes; ARGS="--device cpu")
-	$(PY) -m tests.labs.gpu $(ARGS)
+gpu-check: .venv-clients/torchao/.ready ## run vLLM on a GPU with 1, 8 and 64 adapters, check answers, write docs/gpu.md (15 minutes; ARGS="--device cpu")
+	PYTHONPATH=.venv-clients/torchao $(PY) -m tests.labs.gpu $(ARGS)
 
 pythons: .venv/.ready-dev ## test what runs outside engines on Python 3.12 and 3.13, found or fetched by uv (VERSIONS=3.13 ARGS=tests/tenants)
 	for version in $(or $(VERSIONS),3.12 3.13); do \
@@ -212,6 +216,7 @@ lock: .venv/.ready-dev ## regenerate requirements/*.txt (ARGS=--upgrade for newe
 	$(COMPILE) $(ARGS) tests/labs/upstreams/llama-server.in -o requirements/llama-server.txt
 	$(if $(FOUND),$(COMPILE) $(ARGS) tests/labs/upstreams/ms-swift.in $(SOURCES) $(NOT_WANTED) --no-emit-package triton -o requirements/ms-swift.txt)
 	$(COMPILE) $(ARGS) --no-deps tests/labs/nixl/nixl.in -o requirements/nixl.txt
+	echo torchao | $(COMPILE) $(ARGS) --no-deps - -o requirements/torchao.txt
 	$(COMPILE) $(ARGS) tests/labs/bench/sides/litellm.in -o requirements/litellm.txt
 
 sbom: .venv/.ready-dev ## write the software bill of materials to dist/ (CycloneDX)

@@ -148,7 +148,7 @@ def test_hardware_is_read_from_the_kernel(tmp_path: Path) -> None:
 
 def test_a_profile_sets_what_the_command_line_does_not() -> None:
     found = profile(["--profile", "int8"])
-    assert (found.dtype, found.quantization) == ("bfloat16", "int8_per_channel_weight_only")
+    assert (found.dtype, found.quantization) == ("bfloat16", "torchao")
     assert profile(["--profile", "int8", "--dtype", "float32"]).dtype == "float32"
     assert profile(["--profile", "fp8-kv"]).extra["kv_cache_dtype"] == "fp8"
     both = profile(["--profile", "fp8-kv", "--extra", '{"seed": 7, "kv_cache_dtype": "auto"}'])

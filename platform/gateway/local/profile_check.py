@@ -21,7 +21,7 @@ from inference.agent.profile_check.running import PLAIN, ProfileChecker
 from inference.process import logs
 
 COLUMNS = (
-    "profile", "promise", "equal answers", "largest difference", "tok/s, 1 stream",
+    "profile", "promise", "equal answers", "difference, mean and largest", "tok/s, 1 stream",
     "tok/s, 8 streams", "CPU", "TTFT", "memory", "accepted", "ready", "result",
 )  # fmt: skip
 
@@ -73,7 +73,7 @@ def _row(proof: ProfileProof) -> list[str]:
         proof.profile,
         proof.promise,
         f"{proof.equal} of {proof.answers}",
-        f"{proof.difference:.4f}",
+        f"{proof.mean:.4f} and {proof.largest:.4f}",
         f"{side.single_tps:.0f}",
         f"{side.eight_tps:.0f}",
         f"{side.cpu_ms:.2f} ms",

@@ -318,7 +318,8 @@ def profile_named(name: str) -> Step:
             tell("skipped", proof.skipped)
             return
         tell("equal answers", f"{proof.equal} of {proof.answers} ({proof.promise})")
-        tell("largest difference of a log-probability", f"{proof.difference:.4f}")
+        differences = f"{proof.mean:.4f} on average, {proof.largest:.4f} at most"
+        tell("differences of log-probabilities", differences)
         for who, side in (("plain", proof.plain), (name, proof.measured)):
             if side is not None:
                 speeds = f"{side.single_tps:,.0f} and {side.eight_tps:,.0f} tokens/s"

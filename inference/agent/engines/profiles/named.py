@@ -97,7 +97,7 @@ class NamedProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     promise: Literal["exact", "close"]
     lora: Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
     tolerance: Annotated[float, msgspec.Meta(gt=0, le=10)] | None = None
-    """With `close`: how far a token's log-probability may be from plain's, in nats."""
+    """With `close`: how far log-probabilities may be from plain's, in nats a token on average."""
     vllm: dict[str, Any] = {}
     needs: ProfileNeeds = ProfileNeeds()
     place: ProfilePlace = ProfilePlace()
@@ -123,11 +123,6 @@ class NamedProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         extra = {name: value for name, value in self.vllm.items() if name not in SETTINGS}
         own = {name: value for name, value in self.vllm.items() if name in SETTINGS}
         return own | ({"extra": extra} if extra else {})
-
-    @property
-    def allowed_difference(self) -> float:
-        """How far a token's log-probability may be from plain's, in nats."""
-        return NOISE if self.tolerance is None else self.tolerance
 
     @property
     def digest(self) -> str:

@@ -41,8 +41,8 @@ class ProofSide(msgspec.Struct, frozen=True, kw_only=True):
 class ProfileProof(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a check. `skipped` says why nothing ran; `faults` what broke the promise.
 
-    `equal` of `answers` greedy answers had plain's tokens; `difference` is the largest one of a
-    token's log-probability to plain's, in nats.
+    `equal` of `answers` greedy answers had plain's tokens; `largest` and `mean` are the
+    differences of tokens' log-probabilities from plain's, in nats.
     """
 
     profile: str
@@ -57,7 +57,8 @@ class ProfileProof(msgspec.Struct, frozen=True, kw_only=True):
     faults: list[str] = []
     equal: int = 0
     answers: int = 0
-    difference: float = 0.0
+    largest: float = 0.0
+    mean: float = 0.0
     plain: ProofSide | None = None
     measured: ProofSide | None = None
 
