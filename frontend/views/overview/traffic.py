@@ -91,8 +91,8 @@ def busiest(caller: Caller, window: HealthWindow) -> Sequence[BusyAdapter]:
     """The adapters with the most requests, of the whole tenant or of the caller's own keys."""
     found = rows_of(caller, window.period).between(window.start, window.end)
     most = found.order_by().values("adapter").annotate(count=Sum("requests"))
-    names = most.order_by("-count", "adapter").values("adapter")[:MOST]
-    # Of these alone: times of all adapters would take twice as long.
-    sums = found.filter(adapter__in=names).figures("adapter", times=["first_tokens"])
+    names = most.order_by("-count", "adapter").values_list("adapter", flat=True)[:MOST]
+    # Of these alone: sums of all adapters' times would take three times the CPU.
+    sums = found.filter(adapter__in=list(names)).figures("adapter", times=["first_tokens"])
     rows = sums.order_by("-requests", "adapter")
     return [BusyAdapter(row["adapter"], RequestSums([row])) for row in rows]

@@ -41,8 +41,8 @@ EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class BucketSums(Aggregate):
-    """The sums of each bucket of a duration: a list of BUCKETS counts. As one expression, because
-    Django takes 10 ms for BUCKETS of them."""
+    """The sums of each bucket of a duration: a list of BUCKETS counts. One expression, because
+    Django takes milliseconds for BUCKETS of them."""
 
     output_field = ArrayField(models.BigIntegerField())
 

@@ -61,7 +61,8 @@ def run(name: str, device: str, limit_s: float) -> StepReport:
     if limit_s <= 0:
         return StepReport(name, "no time was left for it")
     command = [sys.executable, "-m", "tests.labs.gpu.steps", name, "--device", device]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}/platform:{ROOT}"}
+    path = [f"{ROOT}/platform", str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
