@@ -19,7 +19,9 @@ def looping(api: Api, model: str = "") -> Iterator[httpx.Client]:
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}") as client:
+            with httpx.Client(
+                base_url=f"http://127.0.0.1:{server.server_port}", timeout=120
+            ) as client:
                 yield client
         finally:
             server.shutdown()

@@ -50,7 +50,10 @@ def prometheus(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        with httpx.Client(base_url=f"http://{address}", trust_env=False) as client, traffic(stack):
+        with (
+            httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=60) as client,
+            traffic(stack),
+        ):
             yield client
     finally:
         process.terminate()

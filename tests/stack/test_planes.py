@@ -37,7 +37,7 @@ def test_an_ingress_puts_both_under_one_origin(stack: Stack) -> None:
         since = {"start_time": int(time.time()) - 3600}
         for path in ("/v1/organization/usage/completions", "/v1/usage/receipts"):
             assert manager.get(path, params=since).is_success, path
-        assert manager.get("/api/v1/adapters").json()["count"] == 1
+        assert manager.get("/api/v1/adapters").json()["count"]
         assert manager.get("/v1/models").json()["data"]
         assert manager.get("/internal/fleet").status_code == 404
     for gateway in stack.urls:  # a loop would end in a refusal
