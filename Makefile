@@ -164,12 +164,8 @@ $(LLAMA_SERVER)/.ready: requirements/llama-server.txt requirements/llama-cpp.txt
 nixl: .venv-clients/nixl/.ready ## prefill and decode on two real engines, over NIXL (fetched without its CUDA; 3 minutes)
 	PYTHONPATH=.venv-clients/nixl $(PY) -m pytest -rs --timeout 0 tests/labs/nixl $(ARGS)
 
-# Beside .venv, not in it: vLLM finds it by its path, and `make test` needs nothing of it.
-.venv-clients/nixl/.ready: requirements/nixl.txt .venv/.ready-dev
-	.venv/bin/uv pip install --quiet --require-hashes --no-deps --target $(@D) --python $(PY) -r $<
-	@touch $@
-
-.venv-clients/torchao/.ready: requirements/torchao.txt .venv/.ready-dev
+# Beside .venv, not in it: vLLM finds them by their path, and `make test` needs nothing of them.
+.venv-clients/nixl/.ready .venv-clients/torchao/.ready: .venv-clients/%/.ready: requirements/%.txt .venv/.ready-dev
 	.venv/bin/uv pip install --quiet --require-hashes --no-deps --target $(@D) --python $(PY) -r $<
 	@touch $@
 

@@ -37,14 +37,15 @@ ROUNDING = {"quantization", "kv_cache_dtype"}
 
 @dataclass(slots=True)
 class ProfileChecker:
-    """Checks profiles one after another; plain is observed once. `options` are further ones of
-    `manage.py engine`, for plain and for each profile."""
+    """Checks profiles one after another; plain is observed once in each dtype. `options` are
+    further ones of `manage.py engine`, for plain and for each profile."""
 
     model: Path
     model_name: str
     adapters: Mapping[str, Path]
     options: list[str] = field(default_factory=list)
-    _plain: ProfileObservations | None = None
+    _plain: dict[str, ProfileObservations] = field(default_factory=dict)
+    """By dtype; empty: vLLM's choice."""
 
     def check(self, name: str) -> ProfileProof:
         """Start engines with the profile, and with plain unless that ran; takes about a minute
@@ -54,11 +55,11 @@ class ProfileChecker:
             BadProfile: there is no such profile, or it is not valid.
         """
         profile, hardware = named(name), Hardware.here()
-        skipped, own, faults = "", None, list[str]()
+        skipped, plain, own, faults = "", None, None, list[str]()
         try:
             profile.require(hardware, self.model)
-            self._plain = self._plain or self._observed(PLAIN)
-            own = self._plain if name == PLAIN else self._observed(name)
+            plain = self._plain_in("")
+            own = plain if name == PLAIN else self._observed(name)
         except BadProfile as error:
             skipped = str(error)
         except (EngineNotStarted, BrokenProcessPool) as error:
@@ -68,13 +69,13 @@ class ProfileChecker:
             date=datetime.now(UTC).isoformat(timespec="seconds"), model=self.model_name,
             hardware=hardware.kind, versions=versions(), skipped=skipped, faults=faults,
         )  # fmt: skip
-        if own is None or self._plain is None:
+        if own is None or plain is None:
             return proof
-        found = compared(profile, self._plain, own)
+        found = compared(profile, plain, own)
         return msgspec.structs.replace(
             proof, faults=[*found.faults, *self._without_effect(profile, own)],
             equal=found.equal, answers=found.answers, largest=found.largest, mean=found.mean,
-            plain=self._plain.side, measured=own.side,
+            plain=plain.side, measured=own.side,
         )  # fmt: skip
 
     def _without_effect(self, profile: NamedProfile, own: ProfileObservations) -> Iterator[str]:
@@ -82,10 +83,15 @@ class ProfileChecker:
         and says nothing where a model has none of them."""
         if not (rounding := ROUNDING & profile.vllm.keys()):
             return
-        dtype = profile.vllm.get("dtype")
-        if self._observed(PLAIN, *(("--dtype", dtype) if dtype else ())).logprobs == own.logprobs:
+        dtype = profile.vllm.get("dtype", "")
+        if self._plain_in(dtype).logprobs == own.logprobs:
             as_plain = f"as with plain in {dtype}" if dtype else "as with plain"
             yield f"{' and '.join(sorted(rounding))} has no effect: all numbers are {as_plain}"
+
+    def _plain_in(self, dtype: str) -> ProfileObservations:
+        if dtype not in self._plain:
+            self._plain[dtype] = self._observed(PLAIN, *(("--dtype", dtype) if dtype else ()))
+        return self._plain[dtype]
 
     def _observed(self, name: str, *more: str) -> ProfileObservations:
         arguments = ["--model", str(self.model), "--profile", name, *self.options, *more]
